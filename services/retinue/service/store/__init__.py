@@ -1,0 +1,174 @@
+"""What the mesh remembers: logs that grow, records, tables, leases and counters, behind one contract.
+
+A store keeps bytes under keys and promises order and atomicity; it knows nothing of sessions, runs or agents.
+Backends are sibling modules named after their product: memory, sqlite, redis.
+
+Every method raises StoreUnavailable when the store cannot be reached, and never retries a write by itself.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+from retinue.service.errors import Invalid
+
+
+class Conflict(Exception):
+    """A condition of a write did not hold: somebody else was there first. Nothing was written."""
+
+
+class Fenced(Conflict):
+    """The writer's lease is over: another owner holds it, or nobody does."""
+
+
+class Anything(enum.Enum):
+    """The expectation of a write that does not care what was there."""
+
+    ANYTHING = enum.auto()
+
+
+ANYTHING: Final = Anything.ANYTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A piece of a log: its entries, the index of the first of them, and the length of the whole log."""
+
+    entries: tuple[bytes, ...]
+    start: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """The right to write under a key, until it runs out. `token` grows with every new owner of the key."""
+
+    key: str
+    owner: str
+    token: int
+
+
+class Logs(Protocol):
+    """Lists that only grow at their end."""
+
+    async def append(
+        self,
+        key: str,
+        entries: Sequence[bytes],
+        *,
+        at: int | None = None,
+        lease: Lease | None = None,
+        ttl: float | None = None,
+    ) -> int:
+        """Adds `entries` in one piece and returns the log's new length.
+
+        `at` is the length that the writer expects: Conflict when it is another, except that an append which was
+        done before (the same entries stand there already) is a no-op. `lease` must still be held: Fenced otherwise.
+        `ttl` (seconds) is how long the whole log is kept from now on; None leaves that as it is.
+        """
+        ...
+
+    async def read(self, key: str, start: int = 0, stop: int | None = None) -> Span:
+        """Entries from `start` (negative: counted from the end) up to, not with, `stop`. No such log: an empty span."""
+        ...
+
+
+class Records(Protocol):
+    """Single values."""
+
+    async def get(self, key: str) -> bytes | None: ...
+
+    async def put(
+        self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
+    ) -> None:
+        """Writes the value. `expect` is what must stand there now (None: nothing); Conflict otherwise."""
+        ...
+
+    async def delete(self, *keys: str) -> int:
+        """Removes logs, records, tables, leases and counters of these keys; returns how many there were."""
+        ...
+
+
+class Tables(Protocol):
+    """Rows by id under one key."""
+
+    async def rows(self, key: str) -> Mapping[str, bytes]:
+        """All rows of the table, in no order."""
+        ...
+
+    async def put_row(self, key: str, row: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING) -> None:
+        """Writes one row; `expect` as in `Records.put`."""
+        ...
+
+    async def drop_row(self, key: str, row: str) -> bool:
+        """Removes one row; False when there was none."""
+        ...
+
+
+class Leases(Protocol):
+    """Who may write, and until when. The store's own clock decides."""
+
+    async def acquire(self, key: str, owner: str, *, ttl: float) -> Lease | None:
+        """A new lease for `ttl` seconds when nobody holds one (or `owner` does); None while somebody else does.
+
+        Acquiring again as the present owner extends the lease and keeps its token.
+        """
+        ...
+
+    async def renew(self, lease: Lease, *, ttl: float) -> bool:
+        """Extends the lease; False when it is no longer this owner's."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Gives the lease up; a no-op when it is no longer this owner's."""
+        ...
+
+
+class Counters(Protocol):
+    """Numbers that many writers share."""
+
+    async def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> int | None:
+        """Adds `amount` and returns the sum; None, with nothing added, when the sum would pass `limit`."""
+        ...
+
+
+class Store(Logs, Records, Tables, Leases, Counters, Protocol):
+    """All of it. `url` is for messages, its password masked."""
+
+    @property
+    def url(self) -> str: ...
+
+    async def ping(self) -> None:
+        """Returns when the store answers; StoreUnavailable otherwise."""
+        ...
+
+
+def open_store(url: str) -> AbstractAsyncContextManager[Store]:
+    """The store that `url` names, to be entered: redis://host:port/db, sqlite:///abs/path or memory:.
+
+    Raises Invalid for any other. Entering raises StoreUnavailable when the store cannot be reached.
+    """
+    match urlsplit(url).scheme:
+        case "redis" | "rediss":
+            from retinue.service.store.redis import RedisStore
+
+            return RedisStore(url)
+        case "sqlite":
+            from retinue.service.store.sqlite import SqliteStore
+
+            return SqliteStore(Path(urlsplit(url).path))
+        case "memory":
+            from retinue.service.store.memory import MemoryStore
+
+            return MemoryStore()
+        case _:
+            raise Invalid(
+                f"store {url!r}: use redis://host:port/db, sqlite:///absolute/path or memory:",
+                field="RETINUE_STORE",
+            )

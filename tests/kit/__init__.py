@@ -1,0 +1,1 @@
+"""Runs the real parts that tests talk to: Redis, Consul, processes of the mesh."""
