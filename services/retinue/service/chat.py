@@ -6,7 +6,7 @@ An agent, a remote peer, the router and a scripted stub are each a Chat. Nothing
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -287,7 +287,7 @@ class Chat(Protocol):
 
     async def ask(self, message: str, call: Call = ...) -> Reply: ...
 
-    def stream(self, message: str, call: Call = ...) -> AsyncIterator[Event]: ...
+    def stream(self, message: str, call: Call = ...) -> AsyncGenerator[Event, None]: ...
 
 
 @runtime_checkable

@@ -12,6 +12,7 @@ MeshError
 │   └── StoreUnavailable
 ├── Invalid                the request is not one; `field` names the place
 ├── Unsupported            this server does not do that
+├── AlreadyExists          something of that name is there
 ├── CycleRefused, DepthRefused, BudgetSpent, RequestConflict, SessionBusy
 ├── Unauthenticated, Forbidden
 ├── DeadlinePassed, Cancelled
@@ -24,11 +25,16 @@ MeshError
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import grpc
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
+
+from retinue.service.text import sane
+
+if TYPE_CHECKING:
+    from retinue.service.chat import Usage
 
 DOMAIN = "retinue"
 DETAILS_KEY = "grpc-status-details-bin"
@@ -40,7 +46,8 @@ class MeshError(Exception):
     """Something the mesh refused or failed to do.
 
     `message` says what happened and what to do; `retry_after` (seconds) is set where waiting helps;
-    `facts` are further fields of the ErrorInfo, such as the field that was wrong.
+    `facts` are further fields of the ErrorInfo, such as the field that was wrong; `usage` is what a run had used
+    when it failed.
     """
 
     status: grpc.StatusCode = grpc.StatusCode.INTERNAL
@@ -51,6 +58,7 @@ class MeshError(Exception):
         self.message = message
         self.retry_after = retry_after
         self.facts = facts
+        self.usage: Usage | None = None
 
     def __str__(self) -> str:
         return self.message
@@ -111,7 +119,7 @@ class Invalid(MeshError):
     reason = "INVALID"
 
     def __init__(self, message: str, *, field: str = "", **facts: str) -> None:
-        super().__init__(message, **({"field": field} if field else {}), **facts)
+        super().__init__(message, retry_after=None, **({"field": field} if field else {}), **facts)
 
 
 class Unsupported(MeshError):
@@ -119,6 +127,13 @@ class Unsupported(MeshError):
 
     status = grpc.StatusCode.UNIMPLEMENTED
     reason = "UNIMPLEMENTED"
+
+
+class AlreadyExists(MeshError):
+    """Something of that name is there already, and nothing was changed."""
+
+    status = grpc.StatusCode.ALREADY_EXISTS
+    reason = "ALREADY_EXISTS"
 
 
 class CycleRefused(MeshError):
@@ -256,8 +271,8 @@ def build(
     cls = _BY_WIRE.get((status, reason))
     if cls is None:
         return CallFailed(message, status=status, retry_after=retry_after, **facts)
-    error = cls(message, **facts)
-    error.retry_after = retry_after
+    error = cls(message)
+    error.retry_after, error.facts = retry_after, facts
     return error
 
 
@@ -267,8 +282,9 @@ def status_named(name: str) -> grpc.StatusCode:
 
 
 def cut(text: str, limit: int = MESSAGE_BYTES) -> str:
-    """`text`, shortened to `limit` bytes of UTF-8 and marked with an ellipsis when something is gone."""
-    raw = text.encode("utf-8", "replace")
+    """`text`, made sane, shortened to `limit` bytes of UTF-8 and marked with an ellipsis when something is gone."""
+    text = sane(text)
+    raw = text.encode()
     if len(raw) <= limit:
         return text
     return raw[: limit - 3].decode("utf-8", "ignore") + "…"
@@ -294,7 +310,9 @@ def from_rpc(error: grpc.aio.AioRpcError) -> MeshError:
     message = error.details() or ""
     for detail in _details(error.trailing_metadata() or ()):
         if detail.reason is not None:
-            return build(error.code(), detail.reason, message, retry_after=detail.retry_after, **detail.facts)
+            built = build(error.code(), detail.reason, message, retry_after=detail.retry_after)
+            built.facts = detail.facts
+            return built
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlinePassed(message or "the deadline passed")
     if error.code() is grpc.StatusCode.CANCELLED:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Iterable
 
 from retinue.service.errors import Invalid
+from retinue.service.text import sane
 
 DEFAULT_SESSION = "default"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -42,15 +43,28 @@ def check_request_id(request_id: str) -> str:
     return request_id
 
 
+def check_text(text: str, *, field: str, most: int, required: bool = False) -> str:
+    """`text` made sane and trimmed; Invalid when it is longer than `most` characters, or empty and `required`."""
+    text = sane(text).strip()
+    if required and not text:
+        raise Invalid(f"{field} is empty: give it a value", field=field)
+    if len(text) > most:
+        raise Invalid(f"{field} has {len(text)} characters: use at most {most}", field=field)
+    return text
+
+
 def new_id(prefix: str = "") -> str:
     """A random id of 128 bits in hexadecimal, after `prefix`."""
     return prefix + secrets.token_hex(16)
 
 
-def nearest(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:
-    """The known names that `name` may be a slip for, best first; letters' case does not count."""
+def nearest(name: str, known: Iterable[str], *, most: int = 3, cutoff: float = 0.6) -> list[str]:
+    """The known names that `name` may be a slip for, best first; letters' case does not count.
+
+    `cutoff` (0 to 1) is how like they must be.
+    """
     by_folded = {candidate.lower(): candidate for candidate in known}
-    close = difflib.get_close_matches(name.lower(), by_folded, n=most, cutoff=0.6)
+    close = difflib.get_close_matches(name.lower(), by_folded, n=most, cutoff=cutoff)
     return [by_folded[folded] for folded in close]
 
 

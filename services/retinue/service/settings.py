@@ -6,6 +6,7 @@ Bare `local:` and `sqlite:` mean files in `.retinue/`, which is looked for upwar
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +70,16 @@ def home(*, make: bool = False) -> Path:
 
 
 def masked(url: str) -> str:
-    """`url` without its password, for messages."""
-    parts = urlsplit(url)
-    if parts.password is None:
+    """`url` without its password or the `token` of its query, for messages; of one that is no URL, only the scheme."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return f"{url.partition(':')[0]}:***"
+    query = re.sub(r"(^|&)token=[^&]*", r"\1token=***", parts.query)
+    if parts.password is None and query == parts.query:
         return url
     netloc = parts.netloc.replace(f":{parts.password}@", ":***@")
-    return urlunsplit(parts._replace(netloc=netloc))
+    return urlunsplit(parts._replace(netloc=netloc, query=query))
 
 
 def host_and_port(text: str, *, field: str) -> tuple[str, int]:

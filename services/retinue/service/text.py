@@ -6,6 +6,7 @@ It mends code points that are no characters; it never shortens, trims or transla
 from __future__ import annotations
 
 import re
+from typing import Any
 
 REPLACEMENT = "\ufffd"
 _BROKEN = re.compile("[\x00\ud800-\udfff]")
@@ -18,6 +19,19 @@ def sane(text: str) -> str:
         return text
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return joined.replace("\x00", REPLACEMENT)
+
+
+def sane_json(value: Any) -> Any:
+    """A JSON value in which every text, keys included, is sane."""
+    match value:
+        case str():
+            return sane(value)
+        case list():
+            return [sane_json(item) for item in value]
+        case dict():
+            return {sane(key): sane_json(item) for key, item in value.items()}
+        case _:
+            return value
 
 
 class Joiner:

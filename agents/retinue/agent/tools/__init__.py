@@ -35,8 +35,8 @@ class ToolSpec:
 class Invocation:
     """One call as its tool sees it: checked arguments, and the run, session and envelope of the run that makes it.
 
-    `envelope` is the one for calls from here (the run's own path and deadline in it); `position` counts the
-    calls of the same step from 0.
+    `envelope` is the one for calls from here (the run's own path and deadline in it); `ordinal` is 1 for the first
+    call of its step to the same peer or tool, 2 for the second, and so on.
     """
 
     id: str
@@ -46,7 +46,7 @@ class Invocation:
     session: str = ""
     run_id: str = ""
     envelope: Envelope = Envelope()
-    position: int = 0
+    ordinal: int = 1
 
 
 @dataclass(frozen=True, slots=True)

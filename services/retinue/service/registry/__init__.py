@@ -16,6 +16,7 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from retinue.service.errors import Invalid
+from retinue.service.settings import masked
 
 # A node registers again this often, so that a registry that forgot it (restarted empty) learns of it.
 HEARTBEAT_S = 2.0
@@ -61,7 +62,7 @@ class Lookup(Protocol):
         ...
 
     async def names(self) -> Mapping[str, str]:
-        """Every registered name with its type. Services that are not of this mesh are left out."""
+        """Every registered name with its type, those registered by hand too; the registry's own are left out."""
         ...
 
     def watch(self, name: str) -> AsyncIterator[tuple[Node, ...]]:
@@ -85,7 +86,7 @@ def open_registry(url: str) -> AbstractAsyncContextManager[Registry]:
 
     Raises Invalid for any other. Entering reaches nothing yet: the first call does.
     """
-    match urlsplit(url).scheme:
+    match url.partition(":")[0]:
         case "consul":
             from retinue.service.registry.consul import ConsulRegistry
 
@@ -100,6 +101,6 @@ def open_registry(url: str) -> AbstractAsyncContextManager[Registry]:
             return MemoryRegistry()
         case _:
             raise Invalid(
-                f"registry {url!r}: use consul://host:port, local:///absolute/path or memory:",
+                f"registry {masked(url)!r}: use consul://host:port, local:///absolute/path or memory:",
                 field="RETINUE_REGISTRY",
             )

@@ -87,7 +87,10 @@ class Records(Protocol):
     async def put(
         self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
     ) -> None:
-        """Writes the value. `expect` is what must stand there now (None: nothing); Conflict otherwise."""
+        """Writes the value. `expect` is what must stand there now (None: nothing); Conflict otherwise.
+
+        `ttl` (seconds) is how long it is kept from now on; None keeps it for good, whatever was said before.
+        """
         ...
 
     async def delete(self, *keys: str) -> int:
@@ -134,7 +137,10 @@ class Counters(Protocol):
     """Numbers that many writers share."""
 
     async def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> int | None:
-        """Adds `amount` and returns the sum; None, with nothing added, when the sum would pass `limit`."""
+        """Adds `amount` and returns the sum; None, with nothing added, when the sum would pass `limit`.
+
+        `ttl` as in `Logs.append`.
+        """
         ...
 
 

@@ -1,0 +1,73 @@
+"""The built-in tool `delegate`: a registered agent when there is one of that name, else an ephemeral sub-agent.
+
+Two cases are errors and never a quiet sub-agent: a name that is nearly a registered one, and a registry that cannot
+be reached. A sub-agent never gets a tool that its parent does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+
+from retinue.agent.peers import Peers, refused, with_context
+from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
+from retinue.service.chat import Reply, RunState, ToolStatus
+from retinue.service.names import nearest
+
+SPEC = ToolSpec(
+    "delegate",
+    "Give a task to another agent, named by `to`, and get its answer. Without `to`, or with a role that no agent "
+    "bears (such as researcher), a fresh helper with your own tools does it; it knows nothing but the task.",
+    {
+        "type": "object",
+        "properties": {
+            "task": {"type": "string", "minLength": 1, "description": "What is to be done, in full."},
+            "to": {"type": "string", "description": "The agent's name; leave it out for a helper."},
+            "context": {"type": "string", "description": "What it needs to know for that."},
+        },
+        "required": ["task"],
+        "additionalProperties": False,
+    },
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errand:
+    """What an ephemeral sub-agent is to do: the message, the role it plays, and the one service it may use, if any."""
+
+    message: str
+    role: str = ""
+    service: str = ""
+
+
+# Runs an errand as a sub-run of the one that made the call.
+RunErrand = Callable[[Errand, Invocation], Awaitable[Reply]]
+
+
+def delegate_tool(peers: Peers, services: Collection[str], run_errand: RunErrand) -> Tool:
+    """The tool of one run, whose agent uses `services`."""
+
+    async def run(invocation: Invocation) -> ToolResult:
+        to = str(invocation.arguments.get("to", "")).strip()
+        message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
+        if to and await peers.is_agent(to):
+            if not peers.allows(to):
+                return refused(f"{to} is not among the agents that {invocation.agent} may call")
+            return await peers.ask(to, message, invocation)
+        if to in services:
+            return _answer(await run_errand(Errand(message=message, service=to), invocation), to, nobody=False)
+        registered = await peers.registered() if to else {}
+        if to in registered:
+            return refused(f"{to} is a {registered[to]}, not an agent, and {invocation.agent} has no part in it")
+        if to and (close := nearest(to, registered, cutoff=0.75)):
+            return ToolResult(f"no agent is named {to!r}; did you mean {' or '.join(close)}?", ToolStatus.ERROR)
+        return _answer(await run_errand(Errand(message=message, role=to), invocation), to, nobody=bool(to))
+
+    return Tool(SPEC, run)
+
+
+def _answer(reply: Reply, to: str, *, nobody: bool) -> ToolResult:
+    """A sub-agent's reply, which says that one answered and, where a name was given, that nobody bears it."""
+    note = f"no agent named {to!r} is registered; a sub-agent answered" if nobody else "a sub-agent answered"
+    unfinished = "" if reply.state is RunState.COMPLETED else f"; it did not finish: {reply.reason}"
+    return ToolResult(f"[{note}{unfinished}]\n{reply.text}", run_id=reply.run_id)

@@ -1,0 +1,172 @@
+"""A session's messages as they are stored, and the rules by which any stored history is a valid conversation.
+
+Pure functions on entries: nothing here reads or writes a store. What is appended is never changed; order, pairing
+and trimming are decided on each load, so that a history is valid at whatever point its writer was killed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import orjson
+
+from retinue.agent.model import ModelMessage
+from retinue.service.chat import Blob, Message, Part, ToolCall, ToolStatus
+
+INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before you repeat it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One stored message. A tool's carries its finished call; an assistant's what its model wants back with it."""
+
+    message: Message
+    call: ToolCall | None = None
+    model: str = ""
+    provider_parts: Any = None
+
+
+def encode(entry: Entry) -> bytes:
+    """The entry as JSON text; fields at their defaults are left out."""
+    message = entry.message
+    fields: dict[str, Any] = {"role": message.role, "text": message.text, "run_id": message.run_id}
+    if message.time:
+        fields["time"] = message.time.isoformat()
+    if message.tool_calls:
+        fields["tool_calls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.tool_calls]
+    if message.parts:
+        fields["parts"] = [_encode_part(part) for part in message.parts]
+    if entry.call:
+        call = entry.call
+        fields |= {
+            "tool_call_id": call.id,
+            "name": call.name,
+            "arguments": call.arguments,
+            "status": call.status.name,
+            "duration_ms": call.duration_ms,
+            "child_run": call.run_id,
+        }
+    if entry.provider_parts is not None:
+        fields |= {"model": entry.model, "provider_parts": entry.provider_parts}
+    return orjson.dumps(fields)
+
+
+def decode(raw: bytes) -> Entry:
+    """The entry that `encode` wrote."""
+    fields = orjson.loads(raw)
+    call = _decode_call(fields) if fields["role"] == "tool" else None
+    return Entry(
+        message=Message(
+            role=fields["role"],
+            text=fields["text"],
+            tool_calls=tuple(ToolCall(**wanted) for wanted in fields.get("tool_calls", ())),
+            tool_call_id=fields.get("tool_call_id", ""),
+            run_id=fields["run_id"],
+            parts=tuple(_decode_part(part) for part in fields.get("parts", ())),
+            time=datetime.fromisoformat(fields["time"]) if "time" in fields else None,
+        ),
+        call=call,
+        model=fields.get("model", ""),
+        provider_parts=fields.get("provider_parts"),
+    )
+
+
+def tool_entry(call: ToolCall, *, run_id: str, time: datetime | None = None) -> Entry:
+    """The entry of a finished call."""
+    text = call.error if call.status is not ToolStatus.OK else call.result
+    return Entry(message=Message(role="tool", text=text, tool_call_id=call.id, run_id=run_id, time=time), call=call)
+
+
+def open_calls(entries: Iterable[Entry]) -> list[tuple[ToolCall, str]]:
+    """The calls without a result, each with the id of its run, in call order."""
+    entries = list(entries)
+    closed = {entry.message.tool_call_id for entry in entries if entry.call}
+    return [
+        (call, entry.message.run_id) for entry in entries for call in entry.message.tool_calls if call.id not in closed
+    ]
+
+
+def interrupted(call: ToolCall, *, text: str = INTERRUPTED) -> ToolCall:
+    """The call with the result that says nobody knows what came of it."""
+    return ToolCall(id=call.id, name=call.name, arguments=call.arguments, status=ToolStatus.UNKNOWN, error=text)
+
+
+def valid(entries: Sequence[Entry], *, open_text: str = INTERRUPTED) -> list[Entry]:
+    """The entries as a conversation that every model server accepts.
+
+    It begins with a person's message; behind each assistant message stands exactly one result per call, in call
+    order (the first that was stored; one that says `open_text` where there is none), and no other result anywhere.
+    """
+    results: dict[str, Entry] = {}
+    for entry in entries:
+        if entry.call:
+            results.setdefault(entry.call.id, entry)
+    begin = next((at for at, entry in enumerate(entries) if entry.message.role == "user"), len(entries))
+    conversation: list[Entry] = []
+    for entry in entries[begin:]:
+        if entry.call:
+            continue
+        conversation.append(entry)
+        for call in entry.message.tool_calls:
+            found = results.get(call.id)
+            conversation.append(found or tool_entry(interrupted(call, text=open_text), run_id=entry.message.run_id))
+    return conversation
+
+
+def last_groups(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
+    """The last `limit` groups: a person's message and all up to the next one. Never cuts inside a group."""
+    begins = [at for at, entry in enumerate(entries) if entry.message.role == "user"]
+    return entries[begins[-limit] :] if len(begins) > limit else entries
+
+
+def to_model(entries: Iterable[Entry], *, model: str) -> tuple[ModelMessage, ...]:
+    """The conversation as `model` is sent it: what another model wanted back is dropped, and so are empty answers."""
+    return tuple(
+        ModelMessage(message=entry.message, provider_parts=entry.provider_parts if entry.model == model else None)
+        for entry in entries
+        if entry.message.role != "assistant" or entry.message.text or entry.message.tool_calls
+    )
+
+
+def _decode_call(fields: dict[str, Any]) -> ToolCall:
+    status = ToolStatus[fields["status"]]
+    fine = status is ToolStatus.OK
+    return ToolCall(
+        id=fields["tool_call_id"],
+        name=fields["name"],
+        arguments=fields["arguments"],
+        result=fields["text"] if fine else "",
+        error="" if fine else fields["text"],
+        status=status,
+        duration_ms=fields["duration_ms"],
+        run_id=fields["child_run"],
+    )
+
+
+def _encode_part(part: Part) -> dict[str, Any]:
+    if part.text is not None:
+        return {"text": part.text}
+    kind, blob = ("image", part.image) if part.image else ("file", part.file)
+    if blob is None:
+        return {"text": ""}
+    source: dict[str, str] = {"mime": blob.mime}
+    if blob.data is not None:
+        source["data"] = base64.b64encode(blob.data).decode()
+    if blob.uri is not None:
+        source["uri"] = blob.uri
+    if blob.handle is not None:
+        source["handle"] = blob.handle
+    return {kind: source}
+
+
+def _decode_part(fields: dict[str, Any]) -> Part:
+    if "text" in fields:
+        return Part(text=fields["text"])
+    ((kind, source),) = fields.items()
+    data = base64.b64decode(source["data"]) if "data" in source else None
+    blob = Blob(source["mime"], data, source.get("uri"), source.get("handle"))
+    return Part(image=blob) if kind == "image" else Part(file=blob)

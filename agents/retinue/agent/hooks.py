@@ -1,0 +1,49 @@
+"""Where a program looks into a turn, or changes its course: five places, all optional.
+
+A hook that raises in `before_tool_call` or `after_tool_call` fails that one call; one that raises elsewhere fails
+the run. Hooks see what is about to be sent or stored; they cannot change what is stored already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from retinue.agent.model import ModelMessage
+from retinue.agent.tools import Invocation, ToolResult
+from retinue.service.chat import Event
+
+Messages: TypeAlias = tuple[ModelMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The call is not made; the model is told the reason."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The call is made with these arguments instead."""
+
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """The hooks of one agent.
+
+    prepare_context: chooses what of the conversation is sent, before each model call.
+    format_messages: rewrites what is sent, after that.
+    before_tool_call: None to proceed, Block or Change; asked call by call in the model's order.
+    after_tool_call: None to keep the result, or another one; runs before anything is stored.
+    on_event: sees each event of the run.
+    """
+
+    prepare_context: Callable[[Messages], Awaitable[Messages]] | None = None
+    format_messages: Callable[[Messages], Awaitable[Messages]] | None = None
+    before_tool_call: Callable[[Invocation], Awaitable[Block | Change | None]] | None = None
+    after_tool_call: Callable[[Invocation, ToolResult], Awaitable[ToolResult | None]] | None = None
+    on_event: Callable[[Event], None] | None = None

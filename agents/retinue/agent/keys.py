@@ -1,0 +1,43 @@
+"""The keys under which agents keep things in the store.
+
+The literal braces are hash tags of Redis Cluster: everything of one session lies in one slot, and so does a run.
+"""
+
+from __future__ import annotations
+
+# Runs, their events and the sessions of delegates are kept this long; a person's session is kept.
+RUN_TTL_S = 7 * 24 * 3600.0
+
+
+def history_key(agent: str, session: str) -> str:
+    """The log of a session's messages; "" is the default session."""
+    return f"{_session(agent, session)}/history"
+
+
+def plan_key(agent: str, session: str) -> str:
+    """The record of a session's plan."""
+    return f"{_session(agent, session)}/plan"
+
+
+def run_key(run_id: str) -> str:
+    """The record of a run: its agent, session and state."""
+    return f"run/{{{run_id}}}"
+
+
+def spent_key(root: str, what: str) -> str:
+    """The counter of what the tree under a root run has spent: calls or tokens."""
+    return f"{run_key(root)}/{what}"
+
+
+def result_key(run_id: str, call_id: str) -> str:
+    """The record of a tool's whole result, where the model was shown a part of it."""
+    return f"{run_key(run_id)}/result/{call_id}"
+
+
+def session_ttl(session: str) -> float | None:
+    """How long a session is kept from its last turn on, in seconds: a delegate's for a while, a person's for good."""
+    return RUN_TTL_S if "~" in session else None
+
+
+def _session(agent: str, session: str) -> str:
+    return f"agent/{{{agent}/{session}}}" if session else f"agent/{{{agent}}}"

@@ -1,0 +1,29 @@
+"""What a run may use, each limit with its default; a run that meets one ends INCOMPLETE with its name as reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from retinue.service.envelope import Budget
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of one agent's runs. The first three count for the whole tree when the run is its root.
+
+    model_calls: calls of any model; depth: agents in a chain of delegates; tokens: input and output together (None:
+    no limit); fan_out: tool calls of one step; result_bytes: UTF-8 bytes of a tool's result that the model is shown;
+    time_s: seconds, where the caller set no deadline.
+    """
+
+    model_calls: int = 25
+    depth: int = 8
+    tokens: int | None = None
+    fan_out: int = 16
+    result_bytes: int = 64 * 1024
+    time_s: float = 120.0
+
+    @property
+    def budget(self) -> Budget:
+        """The part of the limits that a whole tree shares."""
+        return Budget(self.model_calls, self.depth, self.tokens)

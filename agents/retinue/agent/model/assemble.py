@@ -1,0 +1,115 @@
+"""Puts the tool calls of one message together from the fragments of a stream.
+
+Servers number, name and identify fragments in many ways; a call is whole only when the stream has ended. Arguments
+that are not one JSON object are reported as they came, never repaired.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from retinue.agent.model import ModelToolInput, WantedCall
+from retinue.service.names import new_id
+from retinue.service.text import sane, sane_json
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A call as far as it has come."""
+
+    position: int
+    index: int | None
+    id: str = ""
+    name: str = ""
+    pieces: list[str] = field(default_factory=list)
+    extra: Any = None
+
+
+class CallAssembly:
+    """The calls of one message. `add` a fragment as it comes; `finish` once the stream has ended."""
+
+    def __init__(self) -> None:
+        self._drafts: list[_Draft] = []
+
+    def add(self, fragment: Mapping[str, Any], *, whole: bool = False) -> ModelToolInput:
+        """Takes one fragment; `whole`: it is a call of its own, from a reply that was not streamed."""
+        function = fragment.get("function") or {}
+        call_id, name = _given(fragment.get("id")), _given(function.get("name"))
+        index = fragment.get("index")
+        index = index if isinstance(index, int) else None
+        draft = None if whole else self._find(call_id, name, index)
+        if draft is None:
+            draft = _Draft(len(self._drafts), index)
+            self._drafts.append(draft)
+        draft.id = draft.id or call_id
+        # A name comes once, maybe late, maybe again and again: repeats cannot be told from pieces.
+        draft.name = draft.name or name
+        draft.extra = fragment.get("extra_content") or draft.extra
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            draft.pieces.append(arguments)
+            return ModelToolInput(draft.position, draft.name, sane(arguments))
+        if arguments is None:
+            return ModelToolInput(draft.position, draft.name, "")
+        draft.pieces = [json.dumps(arguments)]
+        return ModelToolInput(draft.position, draft.name, draft.pieces[0])
+
+    def finish(self) -> tuple[WantedCall, ...]:
+        """The calls in the order in which they began, each with an id that is unique among them."""
+        taken: set[str] = set()
+        for draft in self._drafts:
+            if not draft.id or draft.id in taken:
+                draft.id = new_id("call_")
+            taken.add(draft.id)
+        return tuple(wanted_call(draft.id, draft.name, "".join(draft.pieces)) for draft in self._drafts)
+
+    def extras(self) -> list[Any]:
+        """What the server sent beside each call and wants back with it, in call order; [] when it sent nothing."""
+        found = [sane_json(draft.extra) for draft in self._drafts]
+        return found if any(found) else []
+
+    def _find(self, call_id: str, name: str, index: int | None) -> _Draft | None:
+        for draft in self._drafts:
+            if call_id and draft.id == call_id and not (name and draft.name and index != draft.index):
+                return draft
+        if index is not None:
+            known = next((draft for draft in reversed(self._drafts) if draft.index == index), None)
+            # Ollama gave every call index 0: another id together with a name opens a new one. Another id alone
+            # is a server whose ids change with every fragment.
+            opens = known and call_id and known.id and name and known.name
+            return None if opens else known
+        return self._drafts[-1] if self._drafts and not (call_id or name) else None
+
+
+def wanted_call(call_id: str, name: str, raw: str) -> WantedCall:
+    """The call whose arguments are the text `raw`; blank text and null mean no arguments."""
+    raw = sane(raw)
+    try:
+        arguments = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique) if raw.strip() else {}
+    except (ValueError, RecursionError) as error:
+        return WantedCall(call_id, sane(name), None, raw, f"the arguments are no JSON: {error}")
+    if arguments is None:
+        arguments = {}
+    if not isinstance(arguments, dict):
+        return WantedCall(call_id, sane(name), None, raw, f"the arguments are no JSON object but: {raw[:80]}")
+    return WantedCall(call_id, sane(name), sane_json(arguments), raw)
+
+
+def _given(value: Any) -> str:
+    """An id or a name; some servers write none as "" or "null"."""
+    return sane(value) if isinstance(value, str) and value != "null" else ""
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} occurs twice")
+    return found

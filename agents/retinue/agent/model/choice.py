@@ -1,0 +1,152 @@
+"""Chooses the model: the agent's own, RETINUE_MODEL, RETINUE_AI_PROVIDER with its default, else the smart choice.
+
+What cannot be had is an error at start. A key that is there is never passed over for the offline rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import httpx
+
+from retinue.agent.model import Model
+from retinue.agent.model.catalogue import ALIASES, PROVIDERS, Provider
+from retinue.agent.model.offline import Offline
+from retinue.agent.model.openai import OpenAI
+from retinue.agent.model.transport import ModelClient
+from retinue.service.errors import Invalid, ModelUnavailable, Unsupported
+from retinue.service.names import did_you_mean
+
+logger = logging.getLogger("retinue.model")
+
+# How long a machine's own Ollama may take to say that it is there (seconds).
+PROBE_TIMEOUT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A model, and one line for people: which it is and why."""
+
+    model: Model
+    why: str
+
+
+async def choose(
+    model: Model | str | None = None,
+    provider: str | None = None,
+    api_key: str | None = None,
+    environ: Mapping[str, str] | None = None,
+    *,
+    client: ModelClient | None = None,
+) -> Chosen:
+    """The model for an agent; an OpenAI model is not entered yet, and shares `client` when one is given.
+
+    Invalid: no such provider, or its key is missing. Unsupported: the provider's dialect is not in this version.
+    ModelUnavailable: Ollama was named without a model and does not answer.
+    """
+    environ = os.environ if environ is None else environ
+    if model is not None and not isinstance(model, str):
+        return Chosen(model, f"{model.name} answers: the agent brings it")
+    asked = _Choice(environ, api_key or environ.get("RETINUE_AI_API_KEY", ""), client)
+    if model or provider:
+        return await asked.named(model or "", provider or "", "the agent names it")
+    if name := environ.get("RETINUE_MODEL"):
+        return await asked.named(name, "", "RETINUE_MODEL names it")
+    if name := environ.get("RETINUE_AI_PROVIDER"):
+        return await asked.named("", name, "RETINUE_AI_PROVIDER names it")
+    return await asked.smart()
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    environ: Mapping[str, str]
+    key: str
+    client: ModelClient | None
+
+    async def named(self, model: str, provider: str, why: str) -> Chosen:
+        """The model that somebody asked for."""
+        if not provider:
+            provider, slash, model = ALIASES.get(model, model).partition("/")
+            if not slash and provider not in PROVIDERS:
+                raise Invalid(
+                    f"model {provider!r}: use provider/name{did_you_mean(provider, [*PROVIDERS, *ALIASES])}",
+                    field="model",
+                )
+        if provider not in PROVIDERS:
+            raise Invalid(f"no model provider {provider!r}; the providers are {', '.join(PROVIDERS)}", field="provider")
+        found = PROVIDERS[provider]
+        model = model.removeprefix(f"{provider}/")
+        if found.name == "ollama" and not model:
+            model = await self._first_of_ollama(found)
+        return Chosen(self._build(found, model or found.model), f"{provider}/{model or found.model} answers: {why}")
+
+    async def smart(self) -> Chosen:
+        """The first provider whose key is set, else a running Ollama, else the rules."""
+        for provider in PROVIDERS.values():
+            if provider.key and self.environ.get(provider.key):
+                return await self.named("", provider.name, f"{provider.key} is set")
+        if self.key:
+            raise Invalid(
+                "a model key is set but no provider: set RETINUE_AI_PROVIDER or RETINUE_MODEL", field="provider"
+            )
+        try:
+            return await self.named("", "ollama", "no model key is set, and Ollama runs here")
+        except ModelUnavailable as error:
+            logger.debug("%s", error)
+        keys = ", ".join(provider.key for provider in PROVIDERS.values() if provider.key)
+        return Chosen(Offline(), f"offline/rules answers: no model key is set (set {keys}, or start Ollama)")
+
+    def _build(self, provider: Provider, model: str) -> Model:
+        if provider.name == "offline":
+            if model != provider.model:
+                raise Invalid(f"no model offline/{model}: there is offline/{provider.model}", field="model")
+            return Offline()
+        if provider.path is None:
+            others = ", ".join(each.name for each in PROVIDERS.values() if each.path is not None)
+            raise Unsupported(
+                f"{provider.name}/{model}: this version does not speak {provider.name}'s API yet; set RETINUE_MODEL to "
+                f"provider/name of {others}, or OPENAI_BASE_URL to a compatible server"
+            )
+        key = (self.key or self.environ.get(provider.key, "")) if provider.key else ""
+        # A server of one's own may need no key, and says so itself when it does.
+        if provider.key and not key and not self.environ.get(provider.address):
+            raise Invalid(
+                f"{provider.name}/{model} needs a key: set {provider.key} or RETINUE_AI_API_KEY", field="api_key"
+            )
+        return OpenAI(model, api_key=key, base_url=self._base_url(provider), provider=provider.name, client=self.client)
+
+    def _base_url(self, provider: Provider) -> str:
+        base = self.environ.get(provider.address) or provider.url
+        base = ollama_url(base) if provider.name == "ollama" else base.rstrip("/")
+        return base + (provider.path or "")
+
+    async def _first_of_ollama(self, provider: Provider) -> str:
+        """A model that Ollama has, the catalogue's where it is there; Ollama lists the newest first."""
+        base = ollama_url(self.environ.get(provider.address) or provider.url)
+        try:
+            async with ModelClient(connect_timeout=PROBE_TIMEOUT) as client:
+                answer = await client.http.get(f"{base}/api/tags", timeout=PROBE_TIMEOUT)
+                answer.raise_for_status()
+                names = [str(each["name"]) for each in answer.json()["models"]]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
+            raise ModelUnavailable(f"Ollama does not answer at {base}: {error!r}", kind="unreachable") from error
+        if not names:
+            raise ModelUnavailable(f"Ollama at {base} has no model: ollama pull {provider.model}", kind="not_found")
+        return next((name for name in names if name.partition(":")[0] == provider.model), names[0])
+
+
+def ollama_url(host: str) -> str:
+    """The URL of OLLAMA_HOST, read as Ollama reads it: scheme and port may be missing, 0.0.0.0 means this machine."""
+    with_scheme = "://" in host
+    parts = urlsplit(host if with_scheme else f"http://{host}")
+    try:
+        port = parts.port or ({"http": 80, "https": 443}.get(parts.scheme, 11434) if with_scheme else 11434)
+    except ValueError as error:
+        raise Invalid(f"OLLAMA_HOST {host!r}: {error}", field="OLLAMA_HOST") from error
+    name = parts.hostname or "127.0.0.1"
+    name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
+    return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path.rstrip('/')}"

@@ -1,0 +1,98 @@
+"""Reads server-sent events out of bytes, however the network cut them.
+
+It knows framing only: what an event says, and whether the stream ended too early, is for the dialects to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+EVENT_BYTES = 8 * 1024 * 1024
+STREAM_BYTES = 64 * 1024 * 1024
+
+# A line ends with CR, LF or CRLF and with nothing else: U+2028 and its kin are text. A CR at the end of what is
+# here may be half of a CRLF, so it waits.
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+_BOM = b"\xef\xbb\xbf"
+
+
+class TooLarge(Exception):
+    """An event or a stream is over its limit; the text names which."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerEvent:
+    """One event: its name ("" when it has none) and its data lines joined by LF, never empty."""
+
+    name: str
+    data: str
+
+
+class SseReader:
+    """Takes chunks of bytes, gives whole events. `feed` and `close` raise TooLarge at a limit (in bytes)."""
+
+    def __init__(self, *, event_bytes: int = EVENT_BYTES, stream_bytes: int = STREAM_BYTES) -> None:
+        self._event_bytes = event_bytes
+        self._stream_bytes = stream_bytes
+        self._read = 0
+        self._rest = b""
+        self._name = ""
+        self._data: list[str] = []
+        self._pending = 0
+
+    def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
+        """The events that `chunk` completes."""
+        if not self._read:
+            chunk = chunk.removeprefix(_BOM)
+        self._read += len(chunk)
+        if self._read > self._stream_bytes:
+            raise TooLarge(f"a stream of more than {self._stream_bytes} bytes")
+        text, start = self._rest + chunk, 0
+        for end in _LINE_END.finditer(text):
+            if event := self._line(text[start : end.start()]):
+                yield event
+            start = end.end()
+        self._rest = text[start:]
+        if self._pending + len(self._rest) > self._event_bytes:
+            raise TooLarge(f"an event of more than {self._event_bytes} bytes")
+
+    def close(self) -> Iterator[ServerEvent]:
+        """The event that the end of the stream completes.
+
+        Real servers leave out the last blank line, so a tail counts when it is whole JSON, and only then.
+        """
+        rest, self._rest = self._rest.removesuffix(b"\r"), b""
+        if rest:
+            self._line(rest)
+        event = self._dispatch()
+        if event and (event.data.startswith("[DONE]") or _is_json(event.data)):
+            yield event
+
+    def _line(self, raw: bytes) -> ServerEvent | None:
+        if not raw:
+            return self._dispatch()
+        field, _, value = raw.decode("utf-8", "replace").partition(":")
+        value = value.removeprefix(" ")
+        # Some proxies put a keep-alive comment inside the data field: no JSON begins with a colon.
+        if field == "data" and not value.startswith(":"):
+            self._data.append(value)
+            self._pending += len(raw)
+        elif field == "event":
+            self._name = value
+        return None
+
+    def _dispatch(self) -> ServerEvent | None:
+        event = ServerEvent(self._name, "\n".join(self._data))
+        self._name, self._data, self._pending = "", [], 0
+        return event if event.data else None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""Which registered agents an agent may call, what its prompt says of them, and the call itself.
+
+The list that the prompt shows is kept fresh beside the turns, so that a turn costs the same with one agent in the
+mesh as with a thousand. Whether a call is allowed is decided when it is made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+from retinue.agent.prompt import MOST_PEERS, PeerLine
+from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec, tool_name
+from retinue.service.chat import Call, RunState, ToolStatus
+from retinue.service.errors import MeshError, RegistryUnavailable, UnknownName
+from retinue.service.mesh import Mesh
+from retinue.service.names import DEFAULT_SESSION
+
+log = logging.getLogger("retinue.agent")
+
+FIRST_LOOK_S = 2.0
+
+
+class Peers:
+    """The other agents of the mesh as one agent sees them. `can_invoke` None: all of them; empty: none."""
+
+    def __init__(self, agent: str, can_invoke: Collection[str] | None) -> None:
+        self._agent = agent
+        self._can_invoke = None if can_invoke is None else frozenset(can_invoke)
+        self._lines: tuple[PeerLine, ...] = ()
+        self._mesh: Mesh | None = None
+
+    @asynccontextmanager
+    async def mounted(self, mesh: Mesh) -> AsyncIterator[None]:
+        """Follows the list of agents for as long as the agent serves."""
+        self._mesh = mesh
+        if self._can_invoke is not None and not self._can_invoke:
+            yield
+            return
+        async with asyncio.TaskGroup() as group:
+            looked = asyncio.Event()
+            follower = group.create_task(self._follow(mesh, looked))
+            try:
+                async with asyncio.timeout(FIRST_LOOK_S):
+                    await looked.wait()
+            except TimeoutError:
+                log.warning("%s: the list of agents is not there yet; going on without it", self._agent)
+            yield
+            follower.cancel()
+
+    def lines(self) -> Sequence[PeerLine]:
+        """What the prompt says of the agents that may be called."""
+        return self._lines
+
+    def allows(self, name: str) -> bool:
+        """Whether this agent may call an agent of that name."""
+        return name != self._agent and (self._can_invoke is None or name in self._can_invoke)
+
+    async def registered(self) -> Mapping[str, str]:
+        """Every registered name with its type; RegistryUnavailable when nobody can say."""
+        return await self._entered().client.directory.names()
+
+    async def is_agent(self, name: str) -> bool:
+        """Whether an agent of that name is registered now, also one that has only just come."""
+        try:
+            nodes = await self._entered().client.directory.nodes(name)
+        except UnknownName:
+            return False
+        return any(node.type == "agent" for node in nodes)
+
+    async def ask(self, to: str, message: str, invocation: Invocation) -> ToolResult:
+        """Asks agent `to` by RPC as the run behind `invocation`; what it answers is the result."""
+        call = Call(
+            session=child_session(invocation),
+            request_id=f"{invocation.run_id}.{invocation.id}",
+            envelope=invocation.envelope,
+        )
+        reply = await self._entered().peer(to).ask(message, call)
+        text = reply.text
+        if reply.state is not RunState.COMPLETED:
+            text = f"{text}\n[{to} did not finish: {reply.state.name} {reply.reason}]".strip()
+        return ToolResult(text, run_id=reply.run_id)
+
+    def invoke_tools(self) -> list[Tool]:
+        """A tool `invoke_<agent>` for each agent that `can_invoke` names."""
+        return [self._invoke_tool(name) for name in sorted(self._can_invoke or ()) if name != self._agent]
+
+    def _invoke_tool(self, name: str) -> Tool:
+        async def run(invocation: Invocation) -> ToolResult:
+            message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
+            return await self.ask(name, message, invocation)
+
+        spec = ToolSpec(
+            tool_name("invoke", name),
+            f"Give a task to the agent {name} and get its answer.",
+            {
+                "type": "object",
+                "properties": {
+                    "task": {"type": "string", "minLength": 1, "description": "What it is to do, in full."},
+                    "context": {"type": "string", "description": "What it needs to know for that."},
+                },
+                "required": ["task"],
+                "additionalProperties": False,
+            },
+        )
+        return Tool(spec, run)
+
+    async def _follow(self, mesh: Mesh, looked: asyncio.Event) -> None:
+        while True:
+            try:
+                async for names in mesh.registry.watch_names():
+                    self._lines = await self._describe(mesh, names)
+                    looked.set()
+            except RegistryUnavailable as error:
+                log.warning("%s: the list of agents stays as it is: %s", self._agent, error)
+                looked.set()
+                await asyncio.sleep(1.0)
+
+    async def _describe(self, mesh: Mesh, names: Mapping[str, str]) -> tuple[PeerLine, ...]:
+        allowed = sorted(name for name, kind in names.items() if kind == "agent" and self.allows(name))
+        lines: list[PeerLine] = []
+        for name in allowed[:MOST_PEERS]:
+            nodes = await mesh.registry.find(name)
+            if nodes:
+                lines.append(PeerLine(name, nodes[0].description, nodes[0].services))
+        return (*lines, *(PeerLine(name) for name in allowed[MOST_PEERS:]))
+
+    def _entered(self) -> Mesh:
+        if self._mesh is None:
+            raise MeshError(f"{self._agent} is not serving: enter it with `async with`")
+        return self._mesh
+
+
+def child_session(invocation: Invocation) -> str:
+    """The delegate's session: parallel calls to one peer never share one, nor do two users."""
+    own = f"{invocation.session or DEFAULT_SESSION}~{invocation.agent}"
+    return own if invocation.ordinal == 1 else f"{own}.{invocation.ordinal}"
+
+
+def with_context(task: str, context: str) -> str:
+    """The message of a delegate: the task verbatim, and the context below it under a heading."""
+    return f"{task}\n\n## Context\n{context}" if context else task
+
+
+def refused(text: str) -> ToolResult:
+    """The result of a call that is not allowed."""
+    return ToolResult(text, ToolStatus.REFUSED)

@@ -1,0 +1,282 @@
+"""A model server for tests: real HTTP on loopback that speaks OpenAI chat completions and says what a script says.
+
+    async with ModelServer(["hello", call("task_Task_List", owner="ada")]) as server:
+        model = OpenAI("any", base_url=server.base_url)
+
+As a process: `python -m retinue.agent.testing --port 8099 --script rules.json` (or `--echo`); it prints its base URL
+and serves until SIGTERM. It checks no key and counts no tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import signal
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from retinue.agent.model import ModelEnd, Stop, WantedCall
+from retinue.agent.model.said import pieces
+from retinue.agent.model.scripted import Said, Step, call, resolve, text_and_calls
+from retinue.agent.testing_rules import Rules
+from retinue.service.errors import MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
+
+__all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "echo"]
+
+_STATUSES: dict[type[MeshError], tuple[int, str]] = {
+    ModelAuth: (401, "invalid_api_key"),
+    ModelQuota: (429, "insufficient_quota"),
+    ModelRate: (429, "rate_limit_exceeded"),
+    ModelContext: (400, "context_length_exceeded"),
+    ModelError: (500, "server_error"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """How a request is answered, where it is not plainly with its step.
+
+    `latency` is in seconds before the first byte (None: never), `pause` between two events. With a `status` of 400
+    or more the step is the error's message. `body` is sent as it is, as `content_type`. `cut` closes the connection
+    after that many bytes of the body; 0 closes it before the answer begins.
+    """
+
+    step: Step = ""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    latency: float | None = 0.0
+    pause: float = 0.0
+    body: bytes | None = None
+    content_type: str = "text/event-stream"
+    cut: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A request as it came; header names are in lower case."""
+
+    path: str
+    headers: Mapping[str, str]
+    body: Any
+
+
+Script: TypeAlias = Callable[[Any], Step | Answer]
+
+
+def echo(body: Any) -> str:
+    """The script that answers with the last user message."""
+    said = (message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
+    return str(next(said, ""))
+
+
+class ModelServer:
+    """A scripted model server, open while it is entered; `base_url` ends before /chat/completions.
+
+    `script` is a list, one item a request (HTTP 400 once it ran out), or a function of the request's body. What it
+    raises is answered as the HTTP error that means it. `requests` are those that came; `connections` counts;
+    `hung_up` is set when a client leaves before it has its answer.
+    """
+
+    def __init__(self, script: Script | Sequence[Step | Answer] = (), *, port: int = 0) -> None:
+        self._steps = None if callable(script) else deque(script)
+        self._script = script if callable(script) else None
+        self._port = port
+        self._stack = AsyncExitStack()
+        self.requests: list[Received] = []
+        self.connections = 0
+        self.hung_up = asyncio.Event()
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}/v1"
+
+    async def __aenter__(self) -> ModelServer:
+        async with AsyncExitStack() as stack:
+            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            open_connections: set[asyncio.Task[None]] = set()
+
+            def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                task = tasks.create_task(self._connection(reader, writer))
+                open_connections.add(task)
+                task.add_done_callback(open_connections.discard)
+
+            def stop() -> None:
+                server.close()
+                for task in open_connections:
+                    task.cancel()
+
+            server = await asyncio.start_server(accept, "127.0.0.1", self._port)
+            self._port = server.sockets[0].getsockname()[1]
+            stack.callback(stop)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self._stack.__aexit__(*error)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while received := await _read(reader):
+                self.requests.append(received)
+                answer = await self._answer(received.body)
+                if not await self._send(answer, received, reader, writer):
+                    break
+        except ConnectionError:
+            self.hung_up.set()
+        finally:
+            writer.close()
+
+    async def _answer(self, body: Any) -> Answer:
+        """The script's answer to that request, with a step that is settled."""
+        answer: Any = self._script
+        if self._steps is not None:
+            ran_out = Answer(status=400, step=f"the script has no step for request {len(self.requests)}")
+            answer = self._steps.popleft() if self._steps else ran_out
+        try:
+            chosen: Any = await resolve(answer, body)
+            answer = chosen if isinstance(chosen, Answer) else Answer(step=chosen)
+            said = await resolve(answer.step, body)
+        except Exception as error:
+            return _failure(error)
+        if isinstance(said, BaseException):
+            return _failure(said)
+        settled: Answer = replace(answer, step=said)
+        return settled
+
+    async def _send(
+        self, answer: Answer, received: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Sends the answer; false when the connection is of no more use."""
+        await _wait(reader, answer.latency)
+        if answer.cut == 0:
+            return False
+        kind, events = _encode(answer, received.body)
+        head = [f"HTTP/1.1 {answer.status} X", f"content-type: {kind}", "transfer-encoding: chunked"]
+        head += [f"{key}: {value}" for key, value in answer.headers.items()]
+        writer.write("\r\n".join(head).encode() + b"\r\n\r\n")
+        left = answer.cut if answer.cut is not None else sum(map(len, events))
+        for position, event in enumerate(events):
+            if position and answer.pause:
+                await writer.drain()
+                await _wait(reader, answer.pause)
+            piece = event[:left]
+            left -= len(piece)
+            if piece:
+                writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        if answer.cut is None:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return answer.cut is None
+
+
+async def _read(reader: asyncio.StreamReader) -> Received | None:
+    """The next request of a connection, or None at its end."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", 0)))
+    except asyncio.IncompleteReadError:
+        return None
+    return Received(head[0].split()[1], headers, json.loads(body) if body else None)
+
+
+async def _wait(reader: asyncio.StreamReader, seconds: float | None) -> None:
+    """Waits so long, or until the client is gone: then ConnectionResetError."""
+    if seconds == 0:
+        return
+    try:
+        async with asyncio.timeout(seconds):
+            await reader.read(1)
+    except TimeoutError:
+        return
+    raise ConnectionResetError("the client is gone")
+
+
+def _failure(error: BaseException) -> Answer:
+    status, code = next((_STATUSES[cls] for cls in type(error).__mro__ if cls in _STATUSES), (500, "server_error"))
+    said = {"error": {"message": str(error) or repr(error), "type": type(error).__name__, "code": code}}
+    wait = error.retry_after if isinstance(error, MeshError) else None
+    headers = {} if wait is None else {"retry-after": str(wait)}
+    return Answer(status=status, headers=headers, body=json.dumps(said).encode(), content_type="application/json")
+
+
+def _encode(answer: Answer, asked: Any) -> tuple[str, list[bytes]]:
+    """The content type and the body, in the pieces that pauses come between."""
+    if answer.body is not None:
+        return answer.content_type, [answer.body]
+    said: Any = answer.step
+    if answer.status >= 400:
+        error = {"message": str(said), "type": "scripted", "code": None}
+        return "application/json", [json.dumps({"error": error}).encode()]
+    text, calls, stop = _parts(said)
+    shared = {"id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 0, "model": asked["model"]}
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    sent = [_sent(index, each) for index, each in enumerate(calls)]
+    if not asked.get("stream"):
+        message = {"role": "assistant", "content": text or None} | ({"tool_calls": sent} if sent else {})
+        choice = {"index": 0, "message": message, "finish_reason": stop}
+        reply = shared | {"object": "chat.completion", "choices": [choice], "usage": usage}
+        return "application/json", [json.dumps(reply).encode()]
+    chunks = [
+        shared | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in _deltas(text, sent)
+    ]
+    chunks.append(shared | {"choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
+    chunks.append(shared | {"choices": [], "usage": usage})
+    events = [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
+    return answer.content_type, events if answer.pause else [b"".join(events)]
+
+
+def _parts(said: Said) -> tuple[str, tuple[WantedCall, ...], str]:
+    if isinstance(said, ModelEnd):
+        stop = Stop.STOP if said.stop is Stop.REFUSAL else said.stop
+        return said.text, said.calls, stop.value
+    assert not isinstance(said, BaseException)
+    text, calls = text_and_calls(said)
+    return text, calls, "tool_calls" if calls else "stop"
+
+
+def _deltas(text: str, calls: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    yield {"role": "assistant", "content": ""}
+    for piece in pieces(text):
+        yield {"content": piece}
+    for each in calls:
+        yield {"tool_calls": [each]}
+
+
+def _sent(index: int, wanted: WantedCall) -> dict[str, Any]:
+    arguments = wanted.raw or json.dumps(wanted.arguments)
+    return {
+        "index": index,
+        "id": wanted.id,
+        "type": "function",
+        "function": {"name": wanted.name, "arguments": arguments},
+    }
+
+
+async def _serve(script: Script, port: int) -> None:
+    stopped = asyncio.Event()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
+    async with ModelServer(script, port=port) as server:
+        print(server.base_url, flush=True)
+        await stopped.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m retinue.agent.testing", description="A scripted model server.")
+    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 takes a free one")
+    chosen = parser.add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--script", type=Path, help="a JSON file with a list of rules")
+    chosen.add_argument("--echo", action="store_true", help="answer with the last user message")
+    options = parser.parse_args()
+    asyncio.run(_serve(echo if options.echo else Rules.read(options.script), options.port))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+"""One node of a mesh in this very process: an agent, the router, or a service, which takes the process over.
+
+It is what each child of `retinue run`, and each container, runs. It starts no other process.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NoReturn
+
+from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec
+from retinue.service.errors import Invalid
+from retinue.service.settings import LOOPBACK, Settings
+
+
+def settings_of(file: MeshFile, environ: Mapping[str, str], *, listen: str = "", advertise: str = "") -> Settings:
+    """The settings of a process of this mesh: what is given, then the environment, then the mesh file."""
+    given = {
+        "RETINUE_REGISTRY": environ.get("RETINUE_REGISTRY") or file.registry,
+        "RETINUE_STORE": environ.get("RETINUE_STORE") or file.store,
+        "RETINUE_LISTEN": listen or environ.get("RETINUE_LISTEN", ""),
+        "RETINUE_ADVERTISE": advertise or environ.get("RETINUE_ADVERTISE", ""),
+    }
+    return Settings.from_environment({**environ, **given}, make_home=True)
+
+
+def environment_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process that belongs to the same mesh, whatever its working folder is."""
+    return {**environ, "RETINUE_REGISTRY": settings.registry, "RETINUE_STORE": settings.store}
+
+
+def become_service(spec: ServiceSpec, file: MeshFile, settings: Settings) -> NoReturn:
+    """Replaces this process by the service's own. Invalid when that cannot be run."""
+    environ = environment_of(settings, os.environ) | {
+        "RETINUE_NAME": spec.name,
+        "RETINUE_LISTEN": settings.listen,
+        "RETINUE_ADVERTISE": settings.advertise,
+    }
+    program = sys.executable if spec.run[0] == "python" else spec.run[0]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.chdir(file.path.parent)
+    try:
+        os.execvpe(program, [program, *spec.run[1:]], environ)
+    except OSError as error:
+        place = f"{file.path.name}: [services.{spec.name}]: run"
+        raise Invalid(f"{place}: {program}: {error.strerror}") from None
+
+
+async def serve(spec: AgentSpec | None, settings: Settings) -> None:
+    """Serves an agent, or the router (None), until SIGTERM or SIGINT, and drains then."""
+    from retinue.service.mesh import Mesh
+
+    if spec is not None and settings.listen == LOOPBACK and spec.listen:
+        settings = replace(settings, listen=spec.listen)
+    async with Mesh.connect(settings=settings) as mesh:
+        if spec is None:
+            from retinue.router.router import Router
+
+            await mesh.run(Router())
+        else:
+            from retinue.agent import Agent, Limits
+
+            agent = Agent(
+                spec.name,
+                spec.prompt,
+                services=spec.services,
+                can_invoke=spec.can_invoke,
+                model=spec.model or None,
+                history_limit=spec.history_limit,
+                description=spec.description,
+                limits=Limits(**spec.limits),
+            )
+            await mesh.run(agent)

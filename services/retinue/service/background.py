@@ -1,0 +1,38 @@
+"""Tasks that end with their owner: what the directory and the client do behind a call.
+
+It starts and ends tasks; it neither restarts nor times them. A task that fails ends its owner's whole block, so
+what may go wrong in ordinary life is caught inside the task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+
+class Background:
+    """A task group whose tasks are cancelled, not awaited, when it is left."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        # Told of no exception: the group would wrap the block's own error in an ExceptionGroup.
+        await self._group.__aexit__(None, None, None)
+
+    def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs `work` beside the owner; the task is cancelled when the owner is left."""
+        task = self._group.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task

@@ -1,0 +1,214 @@
+"""What a process knows of the mesh: nodes and names, asked for once and then kept fresh by watches.
+
+It answers from what it has while the registry is away, and says RegistryUnavailable when it has nothing. It does
+not choose among nodes and never calls one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Generic, Self, TypeAlias, TypeVar
+
+from retinue.service.background import Background
+from retinue.service.errors import RegistryUnavailable, UnknownName
+from retinue.service.names import check_name, did_you_mean
+from retinue.service.registry import Lookup, Node
+
+log = logging.getLogger("retinue.directory")
+
+# Consul allows 200 connections per client address, and a watch holds one.
+WATCHES = 32
+# How old an answer may be where there is no watch, seconds.
+POLL_S = 1.0
+_PAUSE_S = (0.1, 2.0)
+
+T = TypeVar("T")
+Nodes: TypeAlias = tuple[Node, ...]
+Listener: TypeAlias = Callable[[str, Nodes], None]
+
+
+class _View(Generic[T]):
+    """One question to the registry: its last answer, and what keeps that fresh."""
+
+    def __init__(
+        self,
+        background: Background,
+        what: str,
+        *,
+        find: Callable[[], Awaitable[T]],
+        watch: Callable[[], AsyncIterator[T]],
+        changed: Callable[[T], None],
+    ) -> None:
+        self.value: T | None = None
+        self.change = asyncio.Event()
+        self._background, self._what = background, what
+        self._find, self._watch, self._changed = find, watch, changed
+        self._time = asyncio.get_running_loop().time
+        self._at = 0.0
+        self._version = 0
+        self._flight: asyncio.Task[T | RegistryUnavailable] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def watched(self) -> bool:
+        return self._watcher is not None
+
+    async def get(self) -> T:
+        """The last answer while it is fresh; else a new one, asked for once however many wait for it."""
+        # An empty answer is never trusted: what started a moment ago is to be found.
+        if self.value and (self._watcher is not None or self._time() - self._at < POLL_S):
+            return self.value
+        if self._flight is None:
+            self._flight = self._background.start(self._query())
+        answer = await asyncio.shield(self._flight)
+        if not isinstance(answer, RegistryUnavailable):
+            return answer
+        if not self.value:
+            raise RegistryUnavailable(answer.message, retry_after=answer.retry_after)
+        log.warning("%s: %s; the last answer stays in use", self._what, answer)
+        self._at = self._time()
+        return self.value
+
+    async def _query(self) -> T | RegistryUnavailable:
+        version = self._version
+        try:
+            value = await self._find()
+        except RegistryUnavailable as error:
+            return error
+        finally:
+            self._flight = None
+        # A watch that spoke meanwhile knows better than an answer that was under way.
+        if version == self._version:
+            self._keep(value)
+        return value
+
+    def watch(self) -> None:
+        """Keeps the answer fresh from now on; a no-op when it is."""
+        if self._watcher is None:
+            self._watcher = self._background.start(self._follow())
+
+    def unwatch(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+            self._watcher = None
+
+    async def _follow(self) -> None:
+        pause = _PAUSE_S[0]
+        while True:
+            try:
+                async for value in self._watch():
+                    pause = _PAUSE_S[0]
+                    self._keep(value)
+            except RegistryUnavailable as error:
+                # One line for each time that it is lost, not for each attempt to have it back.
+                level = logging.WARNING if pause == _PAUSE_S[0] else logging.DEBUG
+                log.log(level, "%s: watch lost (%s); the last answer stays in use", self._what, error)
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, _PAUSE_S[1])
+
+    def _keep(self, value: T) -> None:
+        self._at = self._time()
+        self._version += 1
+        if value == self.value:
+            return
+        self.value = value
+        self.change.set()
+        self.change = asyncio.Event()
+        self._changed(value)
+
+
+class Directory:
+    """A cached view of a registry, to be entered. A name is watched once it is used, at most WATCHES of them."""
+
+    def __init__(self, registry: Lookup) -> None:
+        self._registry = registry
+        self._background = Background()
+        self._views: dict[str, _View[Nodes]] = {}
+        self._names: _View[Mapping[str, str]] | None = None
+        self._listeners: list[Listener] = []
+
+    async def __aenter__(self) -> Self:
+        await self._background.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._background.__aexit__()
+
+    async def nodes(self, name: str) -> Nodes:
+        """Every node under `name`, healthy or not.
+
+        Raises UnknownName, with the nearest names, when none is registered; RegistryUnavailable when the registry
+        cannot be reached and nothing is cached; Invalid when it is no name.
+        """
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = self._look_at(name)
+        nodes = await view.get()
+        if not nodes:
+            if not view.watched:
+                self._views.pop(name, None)
+            known = await self.names()
+            raise UnknownName(f"no agent or service is called {name!r}{did_you_mean(name, known)}", name=name)
+        if not view.watched and self._views.get(name) is view and self._room():
+            view.watch()
+        return nodes
+
+    def cached(self, name: str) -> Nodes | None:
+        """The nodes under `name` where they are watched; None or empty where `nodes` must be asked."""
+        view = self._views.get(name)
+        return view.value if view is not None and view.watched else None
+
+    async def names(self) -> Mapping[str, str]:
+        """Every registered name with its type. Raises RegistryUnavailable when it was never reached."""
+        if self._names is None:
+            self._names = _View(
+                self._background,
+                "names",
+                find=self._registry.names,
+                watch=self._registry.watch_names,
+                changed=lambda _: None,
+            )
+        names = await self._names.get()
+        self._names.watch()
+        return names
+
+    async def changed(self, name: str, *, since: Nodes) -> None:
+        """Returns once the nodes of `name` may be others than `since`."""
+        view = self._views.get(name)
+        if view is None or not view.watched:
+            await asyncio.sleep(POLL_S)
+        elif (view.value or ()) == since:
+            await view.change.wait()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Calls `listener` with a name and its nodes after each change; the function returned ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _look_at(self, name: str) -> _View[Nodes]:
+        check_name(name)
+
+        def tell(nodes: Nodes) -> None:
+            for listener in self._listeners:
+                listener(name, nodes)
+
+        return _View(
+            self._background,
+            name,
+            find=lambda: self._registry.find(name),
+            watch=lambda: self._registry.watch(name),
+            changed=tell,
+        )
+
+    def _room(self) -> bool:
+        """Whether one more name can be watched, for which a name that has vanished gives way."""
+        watched = [name for name, view in self._views.items() if view.watched]
+        if len(watched) < WATCHES:
+            return True
+        gone = next((name for name in watched if not self._views[name].value), None)
+        if gone is None:
+            return False
+        self._views.pop(gone).unwatch()
+        return True

@@ -1,0 +1,174 @@
+"""What every call of a server passes: the name it was meant for, whether new work is taken, and how errors leave.
+
+One interceptor; it starts no task and looks at no message. A MeshError goes out as its status with details, anything
+else that was raised as INTERNAL with a line in the log and no word of it to the caller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Any, Never, TypeAlias, TypeVar
+
+import grpc
+import grpc.aio
+
+from retinue.service import errors
+from retinue.service.envelope import TO
+from retinue.service.errors import Draining, InternalError, MeshError, Unsupported, WrongNode
+from retinue.service.wire import usage_trailer
+
+_log = logging.getLogger("retinue.server")
+_T = TypeVar("_T")
+_S = TypeVar("_S")
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_Single: TypeAlias = Callable[[Any, _Context], Awaitable[Any]]
+_Stream: TypeAlias = Callable[[Any, _Context], AsyncGenerator[Any, None]]
+# By whether requests and responses are streams.
+_HANDLERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+
+
+class Gate(grpc.aio.ServerInterceptor):
+    """The gate of one server. `running` counts the calls in it; those of `open` services are neither counted nor
+    refused while draining.
+    """
+
+    def __init__(self, name: str, *, open: frozenset[str] = frozenset()) -> None:
+        self._name = name
+        self._open = open
+        self._guarded: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}
+        self._draining = False
+        self._idle = asyncio.Event()
+        self._refused_at = float("-inf")
+        self.running = 0
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[_T, _S] | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[_T, _S] | None:
+        """The handler of a call, or one that refuses it."""
+        for key, value in handler_call_details.invocation_metadata or ():
+            if key == TO and value != self._name:
+                return _refusal(
+                    WrongNode(f"this node is {self._name}, not {errors.cut(str(value), 64)}: look it up again")
+                )
+        method = handler_call_details.method
+        if guarded := self._guarded.get(method):
+            return guarded
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        # Handlers of a server never change, so each is wrapped once.
+        self._guarded[method] = guarded = self._guard(method, handler)
+        return guarded
+
+    def close(self) -> None:
+        """Refuses new work from now on; what runs goes on."""
+        self._draining = True
+        if not self.running:
+            self._idle.set()
+
+    async def settle(self, *, within: float, quiet: float) -> bool:
+        """Waits until nothing runs and no call was refused for `quiet` seconds; False when `within` seconds pass first.
+
+        Callers that have not heard yet are refused in words that they can act on; a stopped server only breaks off.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(within):
+                await self._idle.wait()
+                while True:
+                    rest = self._refused_at + quiet - loop.time()
+                    if rest <= 0:
+                        return True
+                    await asyncio.sleep(rest)
+        except TimeoutError:
+            return False
+
+    def _guard(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+        if method[1:].rpartition("/")[0] in self._open:
+            return handler
+        behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+        if inspect.isasyncgenfunction(behaviour):
+            guarded = self._guard_stream(method, behaviour)
+        elif inspect.iscoroutinefunction(behaviour):
+            guarded = self._guard_single(method, behaviour)
+        else:
+            return _refusal(Unsupported(f"{method[1:]} is not implemented here as an async method"))
+        make = _HANDLERS[bool(handler.request_streaming), bool(handler.response_streaming)]
+        return make(guarded, handler.request_deserializer, handler.response_serializer)
+
+    def _guard_single(self, method: str, behaviour: _Single) -> _Single:
+        async def guarded(request: Any, context: _Context) -> Any:
+            if self._draining:
+                await self._refuse(context)
+            self.running += 1
+            try:
+                return await behaviour(request, context)
+            except Exception as error:
+                await _abort(method, error, context)
+            finally:
+                self._leave()
+
+        return guarded
+
+    def _guard_stream(self, method: str, behaviour: _Stream) -> _Single:
+        # A coroutine that writes, since grpc leaves an abandoned generator to the garbage collector: this one is
+        # closed at once when the caller goes away.
+        async def guarded(request: Any, context: _Context) -> None:
+            if self._draining:
+                await self._refuse(context)
+            self.running += 1
+            try:
+                async with aclosing(behaviour(request, context)) as responses:
+                    async for response in responses:
+                        await context.write(response)
+            except Exception as error:
+                await _abort(method, error, context)
+            finally:
+                self._leave()
+
+        return guarded
+
+    def _leave(self) -> None:
+        self.running -= 1
+        if self._draining and not self.running:
+            self._idle.set()
+
+    async def _refuse(self, context: _Context) -> Never:
+        self._refused_at = asyncio.get_running_loop().time()
+        await _send(Draining(f"this node of {self._name} is going away: ask another"), context)
+
+
+def _refusal(error: MeshError) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler for calls of any kind: as a stream it answers without waiting for a request."""
+
+    async def refuse(_requests: Any, context: _Context) -> None:
+        await _send(error, context)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
+
+
+async def _abort(method: str, error: Exception, context: _Context) -> Never:
+    if isinstance(error, grpc.aio.BaseError):
+        raise error  # grpc's own: an abort on its way out, or a caller that is gone
+    if not isinstance(error, MeshError):
+        _log.error("%s failed", method[1:], exc_info=error)
+        error = InternalError(f"{method[1:]} failed by a fault of this server; its log has the details")
+    await _send(error, context)
+
+
+async def _send(error: MeshError, context: _Context) -> Never:
+    trailers: tuple[tuple[str, str | bytes], ...] = errors.to_metadata(error)
+    if error.usage is not None:
+        trailers += usage_trailer(error.usage)
+    await context.abort(error.status, errors.cut(error.message), trailers)

@@ -1,0 +1,93 @@
+"""A named agent of the mesh as a Chat: what is asked here is answered by whichever node bears that name.
+
+It keeps nothing: history and plan are the agent's own, and are read over the same wire.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+
+from google.protobuf.message import Message as Wire
+
+from retinue.service import wire
+from retinue.service.chat import Call, Completed, Description, Event, Failed, History, Reply
+from retinue.service.client import Client
+from retinue.service.errors import InternalError, MeshError
+from retinue.service.names import check_name, new_id
+from retinue.v1 import agent_pb2 as pb
+
+_AGENT = f"/{pb.DESCRIPTOR.services_by_name['Agent'].full_name}"
+_CHAT = f"{_AGENT}/Chat"
+
+
+class Peer:
+    """The agent registered as `name`. Raises Invalid when that is no name; UnknownName comes when it is asked."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        self._client = client
+        self._name = check_name(name)
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    async def ask(self, message: str, call: Call = Call()) -> Reply:
+        """One turn. The deadline is the envelope's, else 120 s; a request id is made where the call has none."""
+        answer = await self._client.unary(self._name, _CHAT, _request(message, call), envelope=call.envelope)
+        return wire.from_response(pb.ChatResponse.FromString(answer))
+
+    async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
+        """One turn as it happens, ending with Completed or Failed; what refuses it before it begins is raised.
+
+        A connection that breaks in the middle is a Failed too.
+        """
+        answers = self._client.stream(
+            self._name, f"{_AGENT}/StreamChat", _request(message, call), envelope=call.envelope
+        )
+        last: Event | None = None
+        async with contextlib.aclosing(answers):
+            try:
+                async for answer in answers:
+                    last = wire.from_event(pb.ChatEvent.FromString(answer))
+                    yield last
+                    if isinstance(last.body, Completed | Failed):
+                        return
+            except MeshError as error:
+                if last is None:
+                    raise
+                yield _failed(last, error)
+                return
+        end = InternalError(f"{self._name} ended its stream without an end to the turn")
+        if last is None:
+            raise end
+        yield _failed(last, end)
+
+    async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History:
+        """A page of the session's messages, oldest first, and its plan; `page_size` 0 leaves the size to the agent."""
+        request = pb.GetHistoryRequest(session=session, page_size=page_size, page_token=page_token)
+        return wire.from_history(pb.GetHistoryResponse.FromString(await self._read("GetHistory", request)))
+
+    async def clear(self, session: str = "") -> int:
+        """Makes the agent forget a session; returns how many messages it had."""
+        answer = await self._read("ClearHistory", pb.ClearHistoryRequest(session=session))
+        return pb.ClearHistoryResponse.FromString(answer).cleared
+
+    async def describe(self) -> Description:
+        """What the agent says of itself."""
+        return wire.from_description(pb.DescribeResponse.FromString(await self._read("Describe", pb.DescribeRequest())))
+
+    async def _read(self, method: str, request: Wire) -> bytes:
+        """Calls a method that is declared free of side effects or idempotent."""
+        return await self._client.unary(self._name, f"{_AGENT}/{method}", request.SerializeToString(), repeatable=True)
+
+
+def _request(message: str, call: Call) -> bytes:
+    request = wire.to_request(message, call)
+    if not request.request_id:
+        request.request_id = new_id()
+    return request.SerializeToString()
+
+
+def _failed(last: Event, error: MeshError) -> Event:
+    return Event(last.seq + 1, last.run_id, Failed(error))

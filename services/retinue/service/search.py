@@ -1,0 +1,103 @@
+"""One call's way through the nodes of a name: which one is asked, and whether another is asked after it failed.
+
+The rule: what was not sent may go to the next node; what was sent is sent again only when the node says that it did
+not take it (DRAINING, WRONG_NODE), or when the method may be repeated and the node broke off. No text is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+import grpc
+
+from retinue.service.directory import Directory, Nodes
+from retinue.service.errors import (
+    CallFailed,
+    Draining,
+    MeshError,
+    NoNode,
+    RegistryUnavailable,
+    UnknownName,
+    WrongNode,
+)
+from retinue.service.nodes import Line, Pool
+
+# How long a call whose nodes all refuse waits for another one, seconds.
+WAIT_S = 10.0
+_PAUSE_S = (0.05, 0.5)
+# What the loop's timers may be early by, seconds.
+_TICK_S = 0.001
+
+
+class Search:
+    """Finds the nodes for one call; `deadline` is a time of the running loop's clock."""
+
+    __slots__ = ("_answer", "_deadline", "_directory", "_name", "_pause", "_pool", "_time", "_tried", "_until")
+
+    def __init__(self, directory: Directory, pool: Pool, name: str, *, deadline: float) -> None:
+        self._directory, self._pool, self._name = directory, pool, name
+        self._deadline = deadline
+        self._time = asyncio.get_running_loop().time
+        self._tried: set[str] = set()
+        self._answer: MeshError | None = None
+        self._until: float | None = None
+        self._pause = _PAUSE_S[0]
+
+    async def next(self) -> Line:
+        """A line that is ready to be sent on.
+
+        Raises UnknownName, RegistryUnavailable, NoNode when every node refused for min(deadline, WAIT_S), or the
+        last error of a node that answered.
+        """
+        nodes: Nodes = self._directory.cached(self._name) or await self._look_up()
+        while True:
+            line = self._pool.choose(self._name, nodes, skip=self._tried)
+            if line is None:
+                nodes = await self._wait(nodes)
+            elif line.ready or await line.connect(self._give_up_at()):
+                return line
+            else:
+                self._tried.add(line.node.id)
+
+    def again(self, line: Line, error: MeshError, *, repeatable: bool) -> bool:
+        """Whether the call that `error` ended on `line` is to be sent to another node."""
+        line.failed(error)
+        if not isinstance(error, Draining | WrongNode):
+            if not (repeatable and isinstance(error, CallFailed) and error.status is grpc.StatusCode.UNAVAILABLE):
+                return False
+            # A node that is still there has said so itself; without a better answer this is the one.
+            self._answer = error if line.ready else None
+        self._tried.add(line.node.id)
+        self._give_up_at()
+        return True
+
+    async def _look_up(self) -> Nodes:
+        try:
+            async with asyncio.timeout_at(self._deadline):
+                return await self._directory.nodes(self._name)
+        except TimeoutError:
+            raise RegistryUnavailable(f"the registry did not say in time where {self._name} is") from None
+
+    def _give_up_at(self) -> float:
+        if self._until is None:
+            self._until = min(self._deadline, self._time() + WAIT_S)
+        return self._until
+
+    async def _wait(self, nodes: Nodes) -> Nodes:
+        """Waits for a change of the nodes, or a little, and returns what there is then; none when they are gone."""
+        if self._answer is not None:
+            raise self._answer
+        until = self._give_up_at()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(self._pause, until - self._time())):
+                await self._directory.changed(self._name, since=nodes)
+        if self._time() >= until - _TICK_S:
+            where = ", ".join(node.address for node in nodes[:3]) or "none is left"
+            raise NoNode(f"{self._name} is known, but no node of it answers ({where})")
+        self._pause = min(self._pause * 2, _PAUSE_S[1])
+        self._tried.clear()
+        try:
+            return await self._look_up()
+        except UnknownName:
+            return ()

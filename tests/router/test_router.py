@@ -1,0 +1,376 @@
+"""The router of section 8 of the design: who gets which message, with a whole mesh in memory and real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from retinue.agent.model.scripted import Scripted, call
+from retinue.router.router import Router
+from retinue.service.chat import (
+    Call,
+    Completed,
+    Event,
+    Part,
+    Reply,
+    RunState,
+    StatusNote,
+    TextDelta,
+    ToolCall,
+    Usage,
+)
+from retinue.service.envelope import Envelope
+from retinue.service.errors import ModelUnavailable, RequestConflict
+from retinue.service.testing import LocalMesh, Stub
+
+TASKS = "Keeps the task list: who has to do what."
+PROJECTS = "Plans projects and starts them."
+COMMS = "Sends messages to people."
+EVERYONE = {"task-mgr": TASKS, "project-mgr": PROJECTS, "comms-mgr": COMMS}
+
+
+@dataclass
+class Heard:
+    """What the stub agents were asked, as (agent, message)."""
+
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+
+    def stub(self, name: str, description: str = "") -> Stub:
+        def answer(message: str, call: Call) -> Reply:
+            self.asked.append((name, message))
+            self.calls.append(call)
+            return Reply(
+                text=f"{name} heard: {message}",
+                agent=name,
+                session=call.session,
+                run_id=f"run-{name}",
+                tool_calls=(ToolCall(id="c1", name=f"{name}_tool"),),
+                usage=Usage(input=10, model_calls=1),
+            )
+
+        return Stub(name, answer, description=description)
+
+
+@asynccontextmanager
+async def office(
+    heard: Heard, model: Scripted | None = None, agents: dict[str, str] = EVERYONE
+) -> AsyncIterator[LocalMesh]:
+    """A mesh with the router and a stub for each agent."""
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        stubs = [heard.stub(name, description) for name, description in agents.items()]
+        async with mesh.serve(*stubs), mesh.serve(Router(model=model or Scripted())):
+            yield mesh
+
+
+async def events_of(mesh: LocalMesh, message: str, call: Call = Call()) -> list[Event]:
+    return [event async for event in mesh.peer("router").stream(message, call)]
+
+
+async def test_the_only_agent_gets_everything_without_a_model_call() -> None:
+    heard, model = Heard(), Scripted()
+    async with office(heard, model, {"task-mgr": TASKS}) as mesh:
+        reply = await mesh.ask("router", "what is the weather?")
+    assert (reply.agent, reply.text) == ("task-mgr", "task-mgr heard: what is the weather?")
+    assert [made.name for made in reply.tool_calls] == ["task-mgr_tool"]
+    assert model.requests == []
+
+
+async def test_a_mention_names_the_agent() -> None:
+    heard, model = Heard(), Scripted()
+    async with office(heard, model) as mesh:
+        reply = await mesh.ask("router", "@comms-mgr what about the task list?")
+    assert reply.agent == "comms-mgr"
+    assert heard.asked == [("comms-mgr", "@comms-mgr what about the task list?")]
+
+
+async def test_a_mention_of_nobody_is_answered_with_the_nearest() -> None:
+    heard = Heard()
+    async with office(heard) as mesh:
+        reply = await mesh.ask("router", "@task-mgrr add milk")
+    assert reply.agent == "router"
+    assert "task-mgrr" in reply.text and "did you mean task-mgr?" in reply.text
+    assert heard.asked == []
+
+
+async def test_an_address_in_a_message_is_no_mention() -> None:
+    heard = Heard()
+    async with office(heard) as mesh:
+        reply = await mesh.ask("router", "send messages to ada@example.com please")
+    assert reply.agent == "comms-mgr"
+
+
+@pytest.mark.parametrize(
+    ("message", "agent"),
+    [
+        ("add a task called buy milk for ada", "task-mgr"),
+        ("what tasks does ada have?", "task-mgr"),
+        ("create a project called launch", "project-mgr"),
+        ("send a message to bob", "comms-mgr"),
+    ],
+)
+async def test_a_clear_match_needs_no_model(message: str, agent: str) -> None:
+    heard, model = Heard(), Scripted()
+    async with office(heard, model) as mesh:
+        assert (await mesh.ask("router", message)).agent == agent
+    assert model.requests == []
+
+
+async def test_an_unclear_message_is_classified_by_the_model_with_descriptions_as_data() -> None:
+    heard = Heard()
+    model = Scripted(call("route_to_agent", agent="project-mgr", message="get the moon landing going"))
+    async with office(heard, model) as mesh:
+        reply = await mesh.ask("router", "get the moon landing going")
+    assert reply.agent == "project-mgr"
+    # Its own model call is counted with the agent's.
+    assert (reply.usage.model_calls, reply.usage.input) == (2, 10)
+    (request,) = model.requests
+    assert [tool.name for tool in request.tools] == ["route_to_agent"]
+    assert request.tools[0].parameters["properties"]["agent"]["enum"] == ["comms-mgr", "project-mgr", "task-mgr"]
+    assert f'"description": "{TASKS}"' in request.system
+    assert [one.message.text for one in request.messages] == ["get the moon landing going"]
+
+
+async def test_a_follow_up_goes_to_the_agent_that_answered_last() -> None:
+    heard, model = Heard(), Scripted()
+    async with office(heard, model) as mesh:
+        await mesh.ask("router", "what tasks does ada have?", session="s")
+        reply = await mesh.ask("router", "And the second one?", session="s")
+        other = await mesh.ask("router", "And a message for bob please, now", session="s")
+    assert (reply.agent, other.agent) == ("task-mgr", "comms-mgr")
+    assert model.requests == []
+
+
+async def test_a_follow_up_of_another_session_is_not_taken_for_one() -> None:
+    model = Scripted("none")
+    async with office(Heard(), model) as mesh:
+        await mesh.ask("router", "what tasks does ada have?", session="one")
+        reply = await mesh.ask("router", "And the second one?", session="two")
+    assert reply.agent == "router"
+    assert len(model.requests) == 1
+
+
+async def test_the_model_sees_the_recent_conversation() -> None:
+    model = Scripted(call("route_to_agent", agent="comms-mgr", message="tell ada the launch slipped"))
+    async with office(Heard(), model) as mesh:
+        await mesh.ask("router", "what tasks does ada have?")
+        await mesh.ask("router", "let everybody hear that the launch slipped by a week")
+    texts = [one.message.text for one in model.requests[0].messages]
+    assert "what tasks does ada have?" in texts and "task-mgr heard: what tasks does ada have?" in texts
+    assert texts[-1] == "let everybody hear that the launch slipped by a week"
+
+
+async def test_a_message_for_several_agents_is_answered_by_each_under_its_name() -> None:
+    heard = Heard()
+    model = Scripted(
+        [
+            call("route_to_agent", agent="task-mgr", message="add milk"),
+            call("route_to_agent", agent="comms-mgr", message="tell bob"),
+        ]
+    )
+    async with office(heard, model) as mesh:
+        reply = await mesh.ask("router", "milk for ada, and bob has to hear of it")
+    assert reply.text == "task-mgr:\ntask-mgr heard: add milk\n\ncomms-mgr:\ncomms-mgr heard: tell bob"
+    assert reply.agent == "task-mgr, comms-mgr"
+    assert [made.name for made in reply.tool_calls] == ["task-mgr_tool", "comms-mgr_tool"]
+    assert reply.usage.model_calls == 3
+    assert reply.state is RunState.COMPLETED
+
+
+async def test_several_agents_are_asked_at_the_same_time() -> None:
+    both = asyncio.Barrier(2)
+
+    async def answer(message: str, call: Call) -> str:
+        await both.wait()
+        return "done"
+
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        stubs = [Stub("one", answer), Stub("two", answer), Stub("three")]
+        async with mesh.serve(*stubs), mesh.serve(Router(model=Scripted())):
+            reply = await mesh.ask("router", "@one @two go on")
+    assert reply.text == "one:\ndone\n\ntwo:\ndone"
+
+
+async def test_of_several_agents_one_that_fails_does_not_hide_the_others() -> None:
+    def broken(message: str, call: Call) -> str:
+        raise ModelUnavailable("the model server is down")
+
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        stubs = [Stub("one"), Stub("two", broken)]
+        async with mesh.serve(*stubs), mesh.serve(Router(model=Scripted())):
+            reply = await mesh.ask("router", "@one @two hello")
+            with pytest.raises(ModelUnavailable, match="server is down"):
+                await mesh.ask("router", "@two hello")
+    assert reply.text.startswith("one:\n@one @two hello")
+    assert "two:\n(no answer: the model server is down)" in reply.text
+    assert (reply.state, reply.reason) == (RunState.INCOMPLETE, "two: MODEL_UNAVAILABLE")
+
+
+async def test_a_message_that_no_agent_fits_gets_an_answer_that_says_who_is_there() -> None:
+    heard, model = Heard(), Scripted("none")
+    async with office(heard, model) as mesh:
+        reply = await mesh.ask("router", "what is the tallest mountain of the moon?")
+    assert reply.agent == "router"
+    assert reply.text.startswith("No agent here fits that message.")
+    assert all(name in reply.text for name in EVERYONE)
+    assert (heard.asked, reply.usage.model_calls) == ([], 1)
+
+
+async def test_a_choice_of_nobody_that_is_there_is_no_choice() -> None:
+    heard, model = Heard(), Scripted(call("route_to_agent", agent="weather-mgr", message="rain?"))
+    async with office(heard, model) as mesh:
+        reply = await mesh.ask("router", "will it rain on the moon tomorrow?")
+    assert (reply.agent, heard.asked) == ("router", [])
+
+
+async def test_an_agent_that_joins_is_routable_and_one_that_leaves_is_not() -> None:
+    heard, model = Heard(), Scripted("none")
+    async with office(heard, model) as mesh:
+        async with mesh.serve(heard.stub("weather", "Knows the weather and the rain.")):
+            assert (await mesh.ask("router", "weather: will the rain come?")).agent == "weather"
+        reply = await mesh.ask("router", "weather: will the rain come?", session="other")
+    assert reply.agent == "router"
+    assert "weather" not in reply.text
+
+
+async def test_all_that_goes_with_a_message_is_passed_on() -> None:
+    heard = Heard()
+    sent = Call(
+        session="s-1",
+        request_id="r-1",
+        parts=(Part(text="more"),),
+        context={"k": "v"},
+        envelope=Envelope(root="run-root", parent="run-parent", path=("boss",), traceparent="00-trace"),
+    )
+    async with office(heard) as mesh:
+        await mesh.peer("router").ask("what tasks are there?", sent)
+    (got,) = heard.calls
+    assert (got.session, got.request_id, got.parts, got.context) == ("s-1", "r-1", sent.parts, {"k": "v"})
+    assert (got.envelope.root, got.envelope.path, got.envelope.traceparent) == ("run-root", ("boss",), "00-trace")
+    assert got.envelope.to == "task-mgr"
+
+
+async def test_a_repeated_request_goes_to_the_same_agent_without_a_second_choice() -> None:
+    heard = Heard()
+    model = Scripted(call("route_to_agent", agent="project-mgr", message="start the moon landing"))
+    async with office(heard, model) as mesh:
+        for _ in range(2):
+            await mesh.ask("router", "get the moon landing going", request_id="r-1")
+        with pytest.raises(RequestConflict):
+            await mesh.ask("router", "something else", request_id="r-1")
+    assert heard.asked == [("project-mgr", "start the moon landing")] * 2
+    assert len(model.requests) == 1
+
+
+async def test_the_choice_is_stored_before_the_agent_is_asked() -> None:
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        stored: list[bytes | None] = []
+
+        async def answer(message: str, call: Call) -> str:
+            stored.append(await mesh.store.get("router/{router/default/r-1}"))
+            return "done"
+
+        async with mesh.serve(Stub("one", answer)), mesh.serve(Router(model=Scripted())):
+            await mesh.ask("router", "hello", request_id="r-1")
+    assert stored[0] is not None and b'"one"' in stored[0]
+
+
+async def test_the_log_tells_message_agent_and_reply_per_session_and_is_cleared_with_the_agents() -> None:
+    cleared: list[str] = []
+
+    class Remembering(Stub):
+        async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> None: ...
+
+        async def clear(self, session: str = "") -> int:
+            cleared.append(session)
+            return 2
+
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        async with mesh.serve(Remembering("one")), mesh.serve(Router(model=Scripted())):
+            await mesh.ask("router", "hello", session="s")
+            router = mesh.peer("router")
+            kept = await router.history("s")
+            assert (await mesh.store.read("agent/{router/s}/history")).length == 3
+            assert await router.clear("s") == 5
+            assert (await router.history("s")).messages == ()
+    asked, chose, replied = kept.messages
+    assert (asked.role, asked.text) == ("user", "hello")
+    assert (chose.tool_calls[0].name, chose.tool_calls[0].arguments) == (
+        "route_to_agent",
+        '{"agent":"one","message":"hello"}',
+    )
+    assert (replied.role, replied.text) == ("tool", "hello")
+    assert cleared == ["s"]
+
+
+async def test_agents_that_are_registered_but_dead_are_not_chosen() -> None:
+    heard, model = Heard(), Scripted("none")
+    async with office(heard, model, {"task-mgr": TASKS}) as mesh:
+        (node,) = await mesh.registry.find("task-mgr")
+        dead = type(node)(
+            name="project-mgr",
+            id="project-mgr-0",
+            address="127.0.0.1:1",
+            type="agent",
+            description=PROJECTS,
+            healthy=False,
+        )
+        async with sick(mesh, dead):
+            reply = await mesh.ask("router", "start a project called moon")
+    assert reply.agent == "router"
+    assert "Not answering now: project-mgr" in reply.text
+
+
+async def test_a_stream_is_the_agents_own_as_it_comes() -> None:
+    halfway, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Stub):
+        async def stream(self, message: str, call: Call = Call()) -> AsyncIterator[Event]:  # type: ignore[override]
+            yield Event(1, "run-1", TextDelta("first "))
+            await go_on.wait()
+            yield Event(2, "run-1", TextDelta("second"))
+            yield Event(3, "run-1", Completed(Reply(text="first second", agent="one", run_id="run-1")))
+
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        async with mesh.serve(Slow("one")), mesh.serve(Router(model=Scripted())):
+            seen: list[Event] = []
+            async for event in mesh.peer("router").stream("hello"):
+                seen.append(event)
+                go_on.set()
+    assert [event.seq for event in seen] == [1, 2, 3]
+    assert [type(event.body) for event in seen] == [TextDelta, TextDelta, Completed]
+    assert {event.run_id for event in seen} == {"run-1"}
+
+
+async def test_a_stream_of_several_agents_ends_with_the_text_of_all() -> None:
+    async with office(Heard()) as mesh:
+        events = await events_of(mesh, "@task-mgr @comms-mgr hello")
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    notes = [event.body.text for event in events if isinstance(event.body, StatusNote)]
+    assert {"task-mgr is asked", "comms-mgr is asked"} <= set(notes)
+    texts = [event.body.text for event in events if isinstance(event.body, TextDelta)]
+    assert isinstance(events[-1].body, Completed)
+    assert "".join(texts) == events[-1].body.reply.text
+    assert "task-mgr:\n" in texts[0] and "comms-mgr:\n" in texts[0]
+
+
+async def test_a_stream_that_is_left_early_ends_at_the_agent() -> None:
+    left = asyncio.Event()
+
+    class Endless(Stub):
+        async def stream(self, message: str, call: Call = Call()) -> AsyncIterator[Event]:  # type: ignore[override]
+            try:
+                yield Event(1, "run-1", TextDelta("one"))
+                await asyncio.Event().wait()
+            finally:
+                left.set()
+
+    async with asyncio.timeout(20), LocalMesh() as mesh:
+        async with mesh.serve(Endless("one")), mesh.serve(Router(model=Scripted())):
+            async with aclosing(mesh.peer("router").stream("hello")) as events:  # type: ignore[type-var]
+                await anext(events)
+            await left.wait()

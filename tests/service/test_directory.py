@@ -1,0 +1,175 @@
+"""The cached view of a registry: asked once, kept fresh, and honest about what it cannot know."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import pytest
+from kit.nodes import node
+
+from retinue.service import directory as module
+from retinue.service.directory import Directory
+from retinue.service.errors import Invalid, RegistryUnavailable, UnknownName
+from retinue.service.registry import Node
+from retinue.service.registry.memory import MemoryRegistry
+
+TASK = node("task", "127.0.0.1:1")
+
+
+class Counted(MemoryRegistry):
+    """A registry that counts what it is asked, and can go away."""
+
+    def __init__(self, *nodes: Node) -> None:
+        super().__init__()
+        self._nodes.update({each.id: each for each in nodes})
+        self.finds: list[str] = []
+        self.watches: list[str] = []
+        self.away = False
+        self.leave = asyncio.Event()
+
+    async def find(self, name: str) -> tuple[Node, ...]:
+        self.finds.append(name)
+        await asyncio.sleep(0)
+        if self.away:
+            raise RegistryUnavailable("the registry is away")
+        return await super().find(name)
+
+    async def names(self) -> Mapping[str, str]:
+        if self.away:
+            raise RegistryUnavailable("the registry is away")
+        return await super().names()
+
+    async def watch(self, name: str) -> AsyncIterator[tuple[Node, ...]]:
+        self.watches.append(name)
+        if self.away:
+            raise RegistryUnavailable("the registry is away")
+        async for nodes in super().watch(name):
+            yield nodes
+
+
+async def becomes(directory: Directory, name: str, wanted: tuple[Node, ...]) -> None:
+    async with asyncio.timeout(5):
+        while (directory.cached(name) or ()) != wanted:
+            await directory.changed(name, since=directory.cached(name) or ())
+
+
+async def test_five_hundred_first_callers_make_one_query() -> None:
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        found = await asyncio.gather(*(directory.nodes("task") for _ in range(500)))
+    assert set(found) == {(TASK,)}
+    assert registry.finds == ["task"]
+
+
+async def test_a_cancelled_first_caller_does_not_take_the_others_along() -> None:
+    async with Directory(Counted(TASK)) as directory:
+        first, second = (asyncio.ensure_future(directory.nodes("task")) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == (TASK,)
+
+
+async def test_a_used_name_is_followed_without_further_queries() -> None:
+    registry = Counted(TASK)
+    other = node("task", "127.0.0.1:2", 2)
+    async with Directory(registry) as directory:
+        await directory.nodes("task")
+        await registry.register(other)
+        await becomes(directory, "task", (TASK, other))
+        assert await directory.nodes("task") == (TASK, other)
+    assert registry.finds == ["task"]
+
+
+async def test_an_unknown_name_is_refused_with_the_nearest() -> None:
+    async with Directory(Counted(TASK)) as directory:
+        with pytest.raises(UnknownName, match="did you mean task"):
+            await directory.nodes("tsak")
+
+
+async def test_what_is_no_name_is_invalid() -> None:
+    async with Directory(Counted()) as directory:
+        with pytest.raises(Invalid):
+            await directory.nodes("No Name")
+
+
+async def test_a_name_that_vanished_is_unknown_again() -> None:
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        await directory.nodes("task")
+        await registry.deregister(TASK)
+        await becomes(directory, "task", ())
+        with pytest.raises(UnknownName):
+            await directory.nodes("task")
+
+
+async def test_a_node_that_just_started_is_found_at_once() -> None:
+    registry = Counted()
+    async with Directory(registry) as directory:
+        with pytest.raises(UnknownName):
+            await directory.nodes("task")
+        await registry.register(TASK)
+        assert await directory.nodes("task") == (TASK,)
+
+
+async def test_a_registry_that_went_away_leaves_the_last_answer() -> None:
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        await directory.nodes("task")
+        registry.away = True
+        assert await directory.nodes("task") == (TASK,)
+
+
+async def test_a_polled_name_survives_the_registry_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCHES", 0)
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        await directory.nodes("task")
+        registry.away = True
+        assert await directory.nodes("task") == (TASK,)
+    assert registry.finds == ["task", "task"]
+
+
+async def test_a_registry_never_reached_is_not_an_unknown_name() -> None:
+    registry = Counted(TASK)
+    registry.away = True
+    async with Directory(registry) as directory:
+        with pytest.raises(RegistryUnavailable):
+            await directory.nodes("task")
+        registry.away = False
+        assert await directory.nodes("task") == (TASK,)
+
+
+async def test_no_more_names_are_watched_than_the_registry_allows() -> None:
+    nodes = [node(f"task-{number}", "127.0.0.1:1") for number in range(module.WATCHES + 3)]
+    registry = Counted(*nodes)
+    async with Directory(registry) as directory:
+        for each in nodes:
+            await directory.nodes(each.name)
+        await asyncio.sleep(0)
+        assert len(registry.watches) == module.WATCHES
+        await directory.nodes(nodes[-1].name)
+        await registry.deregister(nodes[0])
+        await becomes(directory, nodes[0].name, ())
+        await directory.nodes(nodes[-1].name)
+        await asyncio.sleep(0)
+        assert registry.watches[-1] == nodes[-1].name
+
+
+async def test_names_are_followed() -> None:
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        assert await directory.names() == {"task": "service"}
+        await registry.register(node("project", "127.0.0.1:3"))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert "project" in await directory.names()
+
+
+async def test_nothing_runs_after_it_is_left() -> None:
+    before = asyncio.all_tasks()
+    async with Directory(Counted(TASK)) as directory:
+        await directory.nodes("task")
+        await directory.names()
+        await asyncio.sleep(0)
+        assert len(asyncio.all_tasks()) > len(before)
+    assert asyncio.all_tasks() == before
