@@ -3,6 +3,8 @@
 .PHONY: help venv run tools test check proto faults bench
 
 BIN := .venv/bin
+# Named, because ruff would format the programs in README.md too, which are laid out for reading.
+CODE := agents deploy router services tests
 # The first interpreter that runs and is new enough: a version manager's shim may be there and yet not run.
 PICK := for python in $(PYTHON) python3.11 python3 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && break; python=; done; \
@@ -41,8 +43,8 @@ test: tools  ## run all tests
 	@$(TOOLED) $(BIN)/pytest
 
 check: .venv/for-work  ## format, lint, types, import floors, generated code unchanged
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	@PYTHON=$(BIN)/python scripts/proto

@@ -9,10 +9,10 @@ import pytest
 from retinue.agent import Agent, Limits, tool
 from retinue.agent.model import ModelRequest, WantedCall
 from retinue.agent.model.scripted import Scripted, call
-from retinue.service.chat import RunState, StatusNote, TextDelta, ToolDone, ToolStatus
+from retinue.service.chat import RunState, StatusNote, TextDelta, ToolDone, ToolStatus, Usage
 from retinue.service.client import Client
 from retinue.service.directory import Directory
-from retinue.service.errors import RegistryUnavailable
+from retinue.service.errors import ModelAuth, RegistryUnavailable
 from retinue.service.peer import Peer
 from retinue.service.testing import LocalMesh, Stub
 
@@ -207,3 +207,17 @@ async def boss_reply(mesh: LocalMesh) -> tuple[ToolStatus, str]:
     async with Directory(mesh.registry) as directory, Client(directory) as client:
         reply = await Peer(client, "boss").ask("go")
     return reply.tool_calls[0].status, reply.tool_calls[0].error
+
+
+async def test_what_a_delegate_used_counts_for_its_parent_also_when_it_fails() -> None:
+    good = Agent("good", model=Scripted("fine", usage=Usage(input=10, output=1)))
+    bad = Agent(
+        "bad",
+        model=Scripted(call("stock", item="x"), ModelAuth("no key"), usage=Usage(input=100, output=2)),
+        tools=[stock],
+    )
+    model = Scripted([delegate("1", "good"), delegate("2", "bad")], "done", usage=Usage(input=1000, output=3))
+    async with LocalMesh() as mesh, mesh.serve(good, bad, Agent("boss", model=model)):
+        reply = await mesh.ask("boss", "go")
+    assert reply.tool_calls[1].error == "MODEL_AUTH: no key"
+    assert (reply.usage.input, reply.usage.output, reply.usage.model_calls) == (2110, 9, 5)

@@ -1,10 +1,11 @@
-"""A real Consul for tests: one server on loopback, on free ports, with its data in a temporary folder.
+"""A real Consul for tests: one for the whole session, and others that a test may stop, kill and freeze.
 
-Tests that break it take `lone_consul`, which is theirs; all others share one through `consul_url`.
+It refuses to stand in for Consul: where it is not installed, the tests that need it fail and say so.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
@@ -14,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.request import ProxyHandler, Request, build_opener
 
 import pytest
@@ -34,67 +35,51 @@ acl {{
 """
 
 
-class Consul:
-    """One Consul server, to be started; it keeps its ports, and its data unless told otherwise, over restarts.
+class ConsulServer:
+    """A Consul process on free loopback ports, its data in `folder`: started again, it has what it had.
 
-    Everything here blocks: a test that has a loop calls start and stop through asyncio.to_thread.
+    `with` starts it, and ends it whatever state it is in. With a `token`, who does not show it may do nothing.
     """
 
     def __init__(self, folder: Path, *, token: str = "") -> None:
-        """With a `token`, nobody who does not show it may do anything."""
+        self._ports = _free_ports(3)
+        self.url = f"consul://127.0.0.1:{self._ports[0]}"
         self._folder = folder
         self._config = _CONFIG + (_GUARDED.format(token=token) if token else "")
         self._headers = {"X-Consul-Token": token} if token else {}
-        self._ports = _free_ports(3)
-        self._process: subprocess.Popen[bytes] | None = None
         self._opener = build_opener(ProxyHandler({}))
+        self._process: subprocess.Popen[bytes] | None = None
 
-    @property
-    def url(self) -> str:
-        return f"consul://127.0.0.1:{self._ports[0]}"
+    def __enter__(self) -> Self:
+        self._start()
+        return self
 
-    def start(self, *, empty: bool = False) -> None:
-        """Starts it, without what it knew before when `empty`; returns once it has a leader."""
-        data = self._folder / "data"
-        if empty and data.exists():
-            shutil.rmtree(data)
-        http, serf, server = self._ports
-        with (self._folder / "consul.log").open("ab") as log:
-            self._process = subprocess.Popen(
-                [
-                    *(_binary(), "agent", "-server", "-bootstrap-expect=1", f"-data-dir={data}", "-node=test"),
-                    *("-bind=127.0.0.1", "-client=127.0.0.1", f"-http-port={http}", f"-serf-lan-port={serf}"),
-                    *(f"-server-port={server}", "-serf-wan-port=-1", "-dns-port=-1", "-grpc-port=-1"),
-                    *("-hcl", self._config),
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        give_up = time.monotonic() + START_S
-        while not self._led():
-            if time.monotonic() > give_up or not self._outlives(0.05):
-                self.kill()
-                pytest.fail(f"consul did not start:\n{(self._folder / 'consul.log').read_text()[-2000:]}", False)
+    def __exit__(self, *_: object) -> None:
+        self._end(signal.SIGKILL)
 
-    def stop(self) -> None:
-        """Asks it to end, and waits until it has."""
-        self._signal(signal.SIGTERM)
-        if self._process is not None:
-            self._process.wait(10)
+    async def start(self, *, empty: bool = False) -> None:
+        """Starts it on the same ports, without what it knew when `empty`; returns once it has a leader."""
+        if empty:
+            await asyncio.to_thread(shutil.rmtree, self._folder / "data")
+        await asyncio.to_thread(self._start)
 
-    def kill(self) -> None:
-        """Ends it as kill -9 does."""
-        self._signal(signal.SIGKILL)
-        if self._process is not None:
-            self._process.wait(10)
+    async def stop(self) -> None:
+        """SIGTERM: it ends in order."""
+        await asyncio.to_thread(self._end, signal.SIGTERM)
+
+    async def kill(self) -> None:
+        """SIGKILL, also while it is frozen."""
+        await asyncio.to_thread(self._end, signal.SIGKILL)
 
     def freeze(self) -> None:
-        """Stops it in its tracks: it takes connections and answers nothing."""
-        self._signal(signal.SIGSTOP)
+        """SIGSTOP: connections are taken and nothing is answered. Returns once it stands still."""
+        pid = self._running().pid
+        os.kill(pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, pid, os.WSTOPPED)
 
     def thaw(self) -> None:
-        self._signal(signal.SIGCONT)
+        """SIGCONT: it goes on, with what was sent meanwhile."""
+        os.kill(self._running().pid, signal.SIGCONT)
 
     def get(self, path: str) -> Any:
         """The answer of Consul's HTTP API to GET /v1/`path`."""
@@ -120,7 +105,46 @@ class Consul:
         give_up = time.monotonic() + 10
         while set(self.get("catalog/services")) != {"consul"}:
             if time.monotonic() > give_up or not self._outlives(0.01):
-                pytest.fail(f"consul still lists {self.get('catalog/services')}", False)
+                pytest.fail(f"consul still lists {self.get('catalog/services')}", pytrace=False)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None, "this Consul is not running"
+        return self._process
+
+    def _start(self) -> None:
+        assert self._process is None, "this Consul runs already"
+        log_file = self._folder / "consul.log"
+        with log_file.open("ab") as log:
+            self._process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        give_up = time.monotonic() + START_S
+        while not self._led():
+            if time.monotonic() > give_up or not self._outlives(0.05):
+                self._end(signal.SIGKILL)
+                pytest.fail(f"consul did not start:\n{log_file.read_text()[-2000:]}", pytrace=False)
+
+    def _command(self) -> list[str]:
+        http, serf, server = self._ports
+        options = {
+            "bootstrap-expect": 1,
+            "data-dir": self._folder / "data",
+            "node": "test",
+            "bind": "127.0.0.1",
+            "client": "127.0.0.1",
+            "http-port": http,
+            "serf-lan-port": serf,
+            "server-port": server,
+            "serf-wan-port": -1,
+            "dns-port": -1,
+            "grpc-port": -1,
+            "hcl": self._config,
+        }
+        return [_binary(), "agent", "-server", *(f"-{name}={value}" for name, value in options.items())]
+
+    def _end(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(timeout=10)
+            self._process = None
 
     def _led(self) -> bool:
         """Whether it has a leader that has listed itself, which is the last thing that a new leader does."""
@@ -130,16 +154,11 @@ class Consul:
             return False
 
     def _outlives(self, seconds: float) -> bool:
-        assert self._process is not None
         try:
-            self._process.wait(seconds)
+            self._running().wait(seconds)
         except subprocess.TimeoutExpired:
             return True
         return False
-
-    def _signal(self, number: int) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(number)
 
     def _request(self, method: str, path: str, body: Any = None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -151,7 +170,7 @@ class Consul:
 def _binary() -> str:
     found = shutil.which("consul", path=os.pathsep.join([os.environ.get("PATH", ""), str(TOOLS)]))
     if found is None:
-        pytest.fail("no consul here: `make tools` installs it", False)
+        pytest.fail("no consul here: `make tools` installs it", pytrace=False)
     return found
 
 
@@ -168,27 +187,23 @@ def _free_ports(count: int) -> list[int]:
 
 
 @pytest.fixture(scope="session")
-def consul_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Consul]:
-    """The Consul that all tests share: leave it running, and take it through `consul_url`, which empties it."""
-    server = Consul(tmp_path_factory.mktemp("consul"))
-    server.start()
-    yield server
-    server.kill()
+def session_consul(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConsulServer]:
+    """The Consul that tests share: look at it, leave it running, and take its address from `consul_url`."""
+    with ConsulServer(tmp_path_factory.mktemp("consul")) as server:
+        yield server
 
 
 @pytest.fixture
-def consul_url(consul_server: Consul) -> str:
-    """The URL of a running Consul that lists no service."""
-    consul_server.clear()
-    return consul_server.url
+def consul_url(session_consul: ConsulServer) -> str:
+    """The URL of a Consul that lists no service as the test begins."""
+    session_consul.clear()
+    return session_consul.url
 
 
 @pytest.fixture
-def lone_consul(tmp_path: Path) -> Iterator[Consul]:
-    """A running Consul of this test alone, to be stopped, killed, frozen and started again."""
-    folder = tmp_path / "consul"
+def consul_server(tmp_path: Path) -> Iterator[ConsulServer]:
+    """A running Consul of this test's own, to be stopped, killed, frozen and started again."""
+    folder = tmp_path / "consul-server"
     folder.mkdir()
-    server = Consul(folder)
-    server.start()
-    yield server
-    server.kill()
+    with ConsulServer(folder) as server:
+        yield server

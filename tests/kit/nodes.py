@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -136,26 +137,17 @@ class Cable:
             writer.transport.abort()
 
 
-@asynccontextmanager
-async def black_hole() -> AsyncIterator[str]:
-    """The address of something that takes connections and never says a word."""
-    writers: list[asyncio.StreamWriter] = []
-    server = await asyncio.start_server(lambda _, writer: writers.append(writer), "127.0.0.1", 0)
-    try:
-        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        server.close()
-        for writer in writers:
-            writer.transport.abort()
+@contextmanager
+def black_hole() -> Iterator[str]:
+    """The address of something that takes connections and never says a word: the kernel alone answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
 
 
-async def closed_port() -> str:
+def closed_port() -> str:
     """An address of the loopback where nothing listens."""
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
-    address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    server.close()
-    await server.wait_closed()
-    return address
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]}"
 
 
 def node(name: str, address: str, number: int = 1) -> Node:

@@ -20,7 +20,7 @@ from typing import Any
 import grpc
 import pytest
 import yaml
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from retinue.v1 import agent_pb2, agent_pb2_grpc
 
@@ -99,15 +99,8 @@ async def serving(address: str, process: asyncio.subprocess.Process) -> None:
 
     async def watch() -> None:
         async with grpc.aio.insecure_channel(address) as channel:
-            # By path: the type stubs of this package know no methods.
-            watching: grpc.aio.UnaryStreamMultiCallable[
-                health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-            ] = channel.unary_stream(
-                "/grpc.health.v1.Health/Watch",
-                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-                response_deserializer=health_pb2.HealthCheckResponse.FromString,
-            )
-            async for answer in watching(health_pb2.HealthCheckRequest(), wait_for_ready=True):
+            health = health_pb2_grpc.HealthStub(channel)
+            async for answer in health.Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True):
                 if answer.status == health_pb2.HealthCheckResponse.SERVING:
                     return
 

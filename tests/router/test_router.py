@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
+from office.v1 import task_pb2, task_pb2_grpc
 from retinue.agent.model.scripted import Scripted, call
 from retinue.router.router import Router
 from retinue.service.chat import (
@@ -24,7 +25,9 @@ from retinue.service.chat import (
     Usage,
 )
 from retinue.service.envelope import Envelope
-from retinue.service.errors import ModelUnavailable, RequestConflict
+from retinue.service.errors import ModelUnavailable, NoNode, RequestConflict
+from retinue.service.part import Service
+from retinue.service.registry import Node
 from retinue.service.testing import LocalMesh, Stub
 
 TASKS = "Keeps the task list: who has to do what."
@@ -65,6 +68,13 @@ async def office(
         stubs = [heard.stub(name, description) for name, description in agents.items()]
         async with mesh.serve(*stubs), mesh.serve(Router(model=model or Scripted())):
             yield mesh
+
+
+@asynccontextmanager
+async def served(*stubs: Stub) -> AsyncIterator[LocalMesh]:
+    """A mesh with the router and these stubs."""
+    async with asyncio.timeout(20), LocalMesh() as mesh, mesh.serve(*stubs), mesh.serve(Router(model=Scripted())):
+        yield mesh
 
 
 async def events_of(mesh: LocalMesh, message: str, call: Call = Call()) -> list[Event]:
@@ -140,7 +150,7 @@ async def test_a_follow_up_goes_to_the_agent_that_answered_last() -> None:
     async with office(heard, model) as mesh:
         await mesh.ask("router", "what tasks does ada have?", session="s")
         reply = await mesh.ask("router", "And the second one?", session="s")
-        other = await mesh.ask("router", "And a message for bob please, now", session="s")
+        other = await mesh.ask("router", "And send that message to bob, please", session="s")
     assert (reply.agent, other.agent) == ("task-mgr", "comms-mgr")
     assert model.requests == []
 
@@ -188,10 +198,8 @@ async def test_several_agents_are_asked_at_the_same_time() -> None:
         await both.wait()
         return "done"
 
-    async with asyncio.timeout(20), LocalMesh() as mesh:
-        stubs = [Stub("one", answer), Stub("two", answer), Stub("three")]
-        async with mesh.serve(*stubs), mesh.serve(Router(model=Scripted())):
-            reply = await mesh.ask("router", "@one @two go on")
+    async with served(Stub("one", answer), Stub("two", answer), Stub("three")) as mesh:
+        reply = await mesh.ask("router", "@one @two go on")
     assert reply.text == "one:\ndone\n\ntwo:\ndone"
 
 
@@ -199,12 +207,10 @@ async def test_of_several_agents_one_that_fails_does_not_hide_the_others() -> No
     def broken(message: str, call: Call) -> str:
         raise ModelUnavailable("the model server is down")
 
-    async with asyncio.timeout(20), LocalMesh() as mesh:
-        stubs = [Stub("one"), Stub("two", broken)]
-        async with mesh.serve(*stubs), mesh.serve(Router(model=Scripted())):
-            reply = await mesh.ask("router", "@one @two hello")
-            with pytest.raises(ModelUnavailable, match="server is down"):
-                await mesh.ask("router", "@two hello")
+    async with served(Stub("one"), Stub("two", broken)) as mesh:
+        reply = await mesh.ask("router", "@one @two hello")
+        with pytest.raises(ModelUnavailable, match="server is down"):
+            await mesh.ask("router", "@two hello")
     assert reply.text.startswith("one:\n@one @two hello")
     assert "two:\n(no answer: the model server is down)" in reply.text
     assert (reply.state, reply.reason) == (RunState.INCOMPLETE, "two: MODEL_UNAVAILABLE")
@@ -289,14 +295,13 @@ async def test_the_log_tells_message_agent_and_reply_per_session_and_is_cleared_
             cleared.append(session)
             return 2
 
-    async with asyncio.timeout(20), LocalMesh() as mesh:
-        async with mesh.serve(Remembering("one")), mesh.serve(Router(model=Scripted())):
-            await mesh.ask("router", "hello", session="s")
-            router = mesh.peer("router")
-            kept = await router.history("s")
-            assert (await mesh.store.read("agent/{router/s}/history")).length == 3
-            assert await router.clear("s") == 5
-            assert (await router.history("s")).messages == ()
+    async with served(Remembering("one")) as mesh:
+        await mesh.ask("router", "hello", session="s")
+        router = mesh.peer("router")
+        kept = await router.history("s")
+        assert (await mesh.store.read("agent/{router/s}/history")).length == 3
+        assert await router.clear("s") == 5
+        assert (await router.history("s")).messages == ()
     asked, chose, replied = kept.messages
     assert (asked.role, asked.text) == ("user", "hello")
     assert (chose.tool_calls[0].name, chose.tool_calls[0].arguments) == (
@@ -308,39 +313,84 @@ async def test_the_log_tells_message_agent_and_reply_per_session_and_is_cleared_
 
 
 async def test_agents_that_are_registered_but_dead_are_not_chosen() -> None:
-    heard, model = Heard(), Scripted("none")
-    async with office(heard, model, {"task-mgr": TASKS}) as mesh:
-        (node,) = await mesh.registry.find("task-mgr")
-        dead = type(node)(
-            name="project-mgr",
-            id="project-mgr-0",
-            address="127.0.0.1:1",
-            type="agent",
-            description=PROJECTS,
-            healthy=False,
-        )
-        async with sick(mesh, dead):
-            reply = await mesh.ask("router", "start a project called moon")
+    model = Scripted("none", name="scripted/none")
+    dead = Node(
+        name="project-mgr", id="project-mgr-0", address="127.0.0.1:1", type="agent", description=PROJECTS, healthy=False
+    )
+    async with office(Heard(), model, {"task-mgr": TASKS}) as mesh:
+        await mesh.registry.register(dead)
+        reply = await mesh.ask("router", "start a project called moon")
+        await mesh.registry.register(replace(dead, name="task-mgr"))
+        assert (await mesh.ask("router", "what tasks are there?")).agent == "task-mgr"
     assert reply.agent == "router"
     assert "Not answering now: project-mgr" in reply.text
 
 
+async def test_when_no_agent_is_healthy_that_is_said() -> None:
+    dead = Node(name="one", id="one-0", address="127.0.0.1:1", type="agent", healthy=False)
+    async with office(Heard(), agents={}) as mesh:
+        await mesh.registry.register(dead)
+        with pytest.raises(NoNode, match="one registered, but not healthy"):
+            await mesh.ask("router", "hello")
+
+
+class Notes(task_pb2_grpc.TaskServicer):
+    """A service that knows one thing."""
+
+    async def List(self, request: task_pb2.ListTasksRequest, context: object) -> task_pb2.ListTasksResponse:
+        return task_pb2.ListTasksResponse(tasks=[task_pb2.TaskItem(title="buy milk", owner=request.owner)])
+
+    async def Create(self, request: task_pb2.CreateTaskRequest, context: object) -> task_pb2.TaskItem:
+        return task_pb2.TaskItem(title=request.title)
+
+    async def Complete(self, request: task_pb2.CompleteTaskRequest, context: object) -> task_pb2.TaskItem:
+        return task_pb2.TaskItem(id=request.id, done=True)
+
+    async def Delete(self, request: task_pb2.DeleteTaskRequest, context: object) -> task_pb2.DeleteTaskResponse:
+        return task_pb2.DeleteTaskResponse(deleted=True)
+
+
+def notes(name: str) -> Service:
+    return Service(name, task_pb2_grpc.add_TaskServicer_to_server, Notes())
+
+
+async def test_without_agents_the_services_are_the_routers_own_tools_as_they_come_and_go() -> None:
+    heard = Heard()
+    model = Scripted("nothing", call("task_Task_List", owner="ada"), "ada has to buy milk", "both", "hm")
+    async with office(heard, model, {}) as mesh:
+        nobody = await mesh.ask("router", "hello")
+        async with mesh.serve(notes("task")):
+            empty = await mesh.ask("router", "hello")
+            reply = await mesh.ask("router", "what does ada have to do?")
+            async with mesh.serve(notes("chores")):
+                await mesh.ask("router", "hello")
+            async with mesh.serve(heard.stub("task-mgr", TASKS)):
+                assert (await mesh.ask("router", "hello")).agent == "task-mgr"
+    assert nobody.text.startswith("Nobody is here")
+    assert empty.text == "nothing"
+    assert (reply.agent, reply.text) == ("router", "ada has to buy milk")
+    assert [(made.name, "buy milk" in made.result) for made in reply.tool_calls] == [("task_Task_List", True)]
+    offered = [{tool.name for tool in request.tools} for request in model.requests]
+    assert "task_Task_List" in offered[0] and "chores_Task_List" not in offered[0]
+    assert {"task_Task_List", "chores_Task_List"} <= offered[3]
+    assert not any("Agent" in name for names in offered for name in names)
+
+
 async def test_a_stream_is_the_agents_own_as_it_comes() -> None:
-    halfway, go_on = asyncio.Event(), asyncio.Event()
+    go_on = asyncio.Event()
 
     class Slow(Stub):
-        async def stream(self, message: str, call: Call = Call()) -> AsyncIterator[Event]:  # type: ignore[override]
+        async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
             yield Event(1, "run-1", TextDelta("first "))
             await go_on.wait()
             yield Event(2, "run-1", TextDelta("second"))
             yield Event(3, "run-1", Completed(Reply(text="first second", agent="one", run_id="run-1")))
 
-    async with asyncio.timeout(20), LocalMesh() as mesh:
-        async with mesh.serve(Slow("one")), mesh.serve(Router(model=Scripted())):
-            seen: list[Event] = []
-            async for event in mesh.peer("router").stream("hello"):
-                seen.append(event)
-                go_on.set()
+    async with served(Slow("one")) as mesh:
+        seen: list[Event] = []
+        async for event in mesh.peer("router").stream("hello"):
+            seen.append(event)
+            go_on.set()
     assert [event.seq for event in seen] == [1, 2, 3]
     assert [type(event.body) for event in seen] == [TextDelta, TextDelta, Completed]
     assert {event.run_id for event in seen} == {"run-1"}
@@ -362,15 +412,14 @@ async def test_a_stream_that_is_left_early_ends_at_the_agent() -> None:
     left = asyncio.Event()
 
     class Endless(Stub):
-        async def stream(self, message: str, call: Call = Call()) -> AsyncIterator[Event]:  # type: ignore[override]
+        async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
             try:
                 yield Event(1, "run-1", TextDelta("one"))
                 await asyncio.Event().wait()
             finally:
                 left.set()
 
-    async with asyncio.timeout(20), LocalMesh() as mesh:
-        async with mesh.serve(Endless("one")), mesh.serve(Router(model=Scripted())):
-            async with aclosing(mesh.peer("router").stream("hello")) as events:  # type: ignore[type-var]
-                await anext(events)
-            await left.wait()
+    async with served(Endless("one")) as mesh:
+        async with aclosing(mesh.peer("router").stream("hello")) as events:
+            await anext(events)
+        await left.wait()

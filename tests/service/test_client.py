@@ -1,6 +1,8 @@
 """How a call finds its node, and when it goes to another: over real gRPC, with wires that break."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import grpc
@@ -15,6 +17,7 @@ from kit.nodes import (
     node,
     refusing,
     registered,
+    serving,
     tasks_at,
 )
 from kit.watching import listening
@@ -69,7 +72,7 @@ async def test_a_typed_stub_calls_a_name() -> None:
 
 async def test_a_refused_connection_is_not_seen_by_the_caller() -> None:
     tasks = Tasks()
-    async with tasks_at(tasks) as address, client_of(await registered("task", await closed_port(), address)) as client:
+    async with tasks_at(tasks) as address, client_of(await registered("task", closed_port(), address)) as client:
         for _ in range(20):
             await stub(client).Create(MILK, timeout=5)
     assert tasks.calls == 20
@@ -77,7 +80,7 @@ async def test_a_refused_connection_is_not_seen_by_the_caller() -> None:
 
 async def test_a_dead_node_is_dialled_once_for_many_calls(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "retinue.client")
-    dead = await closed_port()
+    dead = closed_port()
     async with tasks_at(Tasks()) as address, client_of(await registered("task", dead, address)) as client:
         await asyncio.gather(*(stub(client).Create(MILK, timeout=5) for _ in range(200)))
     assert len([record for record in caplog.records if dead in record.getMessage()]) == 1
@@ -92,7 +95,7 @@ async def test_an_unknown_name_is_refused_at_once_with_the_nearest() -> None:
 
 async def test_a_name_without_a_live_node_ends_as_no_node_at_the_deadline() -> None:
     time = asyncio.get_running_loop().time
-    async with client_of(await registered("task", await closed_port())) as client:
+    async with client_of(await registered("task", closed_port())) as client:
         begun = time()
         with pytest.raises(NoNode, match="task is known"):
             await stub(client).Create(MILK, timeout=0.4)
@@ -100,7 +103,7 @@ async def test_a_name_without_a_live_node_ends_as_no_node_at_the_deadline() -> N
 
 
 async def test_a_node_that_comes_while_a_call_waits_takes_it() -> None:
-    dead = await closed_port()
+    dead = closed_port()
     registry = await registered("task", dead)
     async with tasks_at(Tasks()) as address, client_of(registry) as client, asyncio.timeout(5):
         with listening("retinue.client") as lines:
@@ -112,7 +115,7 @@ async def test_a_node_that_comes_while_a_call_waits_takes_it() -> None:
 
 
 async def test_a_node_that_restarts_at_its_address_takes_the_waiting_call() -> None:
-    dead = await closed_port()
+    dead = closed_port()
     async with client_of(await registered("task", dead)) as client, asyncio.timeout(8):
         with listening("retinue.client") as lines:
             call = asyncio.ensure_future(stub(client).Create(MILK, timeout=10))
@@ -124,24 +127,22 @@ async def test_a_node_that_restarts_at_its_address_takes_the_waiting_call() -> N
 async def test_black_holes_end_at_the_deadline_with_nothing_left() -> None:
     time = asyncio.get_running_loop().time
     before = asyncio.all_tasks()
-    async with black_hole() as one, black_hole() as two, client_of(await registered("task", one, two)) as client:
-        begun = time()
-        with pytest.raises(NoNode):
-            await stub(client).Create(MILK, timeout=0.5)
-        assert 0.45 < time() - begun < 1.0
+    with black_hole() as one, black_hole() as two:
+        async with client_of(await registered("task", one, two)) as client:
+            begun = time()
+            with pytest.raises(NoNode):
+                await stub(client).Create(MILK, timeout=0.5)
+            assert 0.45 < time() - begun < 1.0
     assert asyncio.all_tasks() == before
 
 
 async def test_a_black_hole_costs_a_call_no_more_than_one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nodes_module, "CONNECT_S", 0.1)
-    async with (
-        black_hole() as hole,
-        tasks_at(Tasks()) as address,
-        client_of(await registered("task", hole, address)) as client,
-    ):
-        async with asyncio.timeout(2):
-            for _ in range(10):
-                await stub(client).Create(MILK, timeout=5)
+    with black_hole() as hole:
+        async with tasks_at(Tasks()) as address, client_of(await registered("task", hole, address)) as client:
+            async with asyncio.timeout(2):
+                for _ in range(10):
+                    await stub(client).Create(MILK, timeout=5)
 
 
 async def test_a_handler_slower_than_any_wait_runs_exactly_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,17 +155,16 @@ async def test_a_handler_slower_than_any_wait_runs_exactly_once(monkeypatch: pyt
     assert tasks.calls == 1
 
 
-async def test_refused_requests_keep_nobody_from_being_chosen() -> None:
-    bad, good = Tasks(refusing(Invalid("no title", field="title"))), Tasks()
-    async with tasks_at(bad) as one, tasks_at(good) as two, client_of(await registered("task", one, two)) as client:
-        outcomes = await asyncio.gather(
-            *(stub(client).Create(MILK, timeout=5) for _ in range(200)), return_exceptions=True
-        )
-    assert bad.calls > 50
-    assert bad.calls + good.calls == 200
-    refused = [outcome for outcome in outcomes if isinstance(outcome, Invalid)]
-    assert len(refused) == bad.calls
-    assert refused[0].facts == {"field": "title"}
+async def test_a_hundred_refused_requests_keep_nobody_from_being_chosen() -> None:
+    one, two = (Tasks(refusing(Invalid("no title", field="title"))) for _ in range(2))
+    async with tasks_at(one) as a, tasks_at(two) as b, client_of(await registered("task", a, b)) as client:
+        with listening("retinue.client") as lines:
+            for _ in range(100):
+                with pytest.raises(Invalid) as caught:
+                    await stub(client).Create(MILK, timeout=5)
+    assert caught.value.facts == {"field": "title"}
+    assert one.calls + two.calls == 100
+    assert lines.empty()
 
 
 @pytest.mark.parametrize("refusal", [Draining("going away"), WrongNode("this is comms-mgr")])
@@ -221,6 +221,63 @@ async def test_a_method_declared_free_of_side_effects_is_repeated_on_another_nod
             async with asyncio.timeout(5):
                 assert len((await call).tasks) == 1
     assert (tasks.calls, other.calls) == (1, 1)
+
+
+async def test_an_unavailable_without_a_reason_is_asked_of_each_node_once() -> None:
+    async def away(_: Any, context: Context) -> None:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "in maintenance")
+
+    one, two = Tasks(listing=away), Tasks(listing=away)
+    async with tasks_at(one) as a, tasks_at(two) as b, client_of(await registered("task", a, b)) as client:
+        async with asyncio.timeout(2):
+            with pytest.raises(CallFailed, match="in maintenance"):
+                await stub(client).List(task_pb2.ListTasksRequest())
+    assert (one.calls, two.calls) == (1, 1)
+
+
+async def test_a_node_that_dies_under_many_calls_is_passed_over_once() -> None:
+    together = asyncio.Barrier(21)
+
+    async def hold(*_: Any) -> None:
+        await together.wait()
+        await asyncio.Event().wait()
+
+    async with AsyncExitStack() as stack:
+        address = await stack.enter_async_context(tasks_at(Tasks(hold)))
+        cable = await stack.enter_async_context(Cable(address))
+        client = await stack.enter_async_context(client_of(await registered("task", cable.address)))
+        calls = [asyncio.ensure_future(stub(client).Create(MILK, timeout=5)) for _ in range(20)]
+        await together.wait()
+        with listening("retinue.client") as lines:
+            cable.cut()
+            await asyncio.wait(calls)
+        assert lines.qsize() == 1
+        assert all(isinstance(call.exception(), CallFailed) for call in calls)
+
+
+async def test_a_stream_is_not_begun_again_once_something_came() -> None:
+    begun = asyncio.Queue[bytes]()
+
+    async def tell(request: bytes, _: Context) -> AsyncIterator[bytes]:
+        begun.put_nowait(request)
+        yield b"first"
+        await asyncio.Event().wait()
+
+    handler = grpc.method_handlers_generic_handler("x.Y", {"Tell": grpc.unary_stream_rpc_method_handler(tell)})
+
+    def add(server: grpc.aio.Server) -> None:
+        server.add_generic_rpc_handlers((handler,))
+
+    async with serving(add) as one, Cable(one) as cable, serving(add) as two:
+        registry = await registered("teller", cable.address)
+        async with client_of(registry) as client, asyncio.timeout(5):
+            answers = client.stream("teller", "/x.Y/Tell", b"", repeatable=True)
+            assert await anext(answers) == b"first"
+            await registry.register(node("teller", two, 2))
+            cable.cut()
+            with pytest.raises(CallFailed):
+                await anext(answers)
+    assert begun.qsize() == 1
 
 
 async def test_an_unavailable_of_the_service_itself_is_its_answer() -> None:

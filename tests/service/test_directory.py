@@ -23,8 +23,9 @@ class Counted(MemoryRegistry):
         self._nodes.update({each.id: each for each in nodes})
         self.finds: list[str] = []
         self.watches: list[str] = []
+        self.watching: set[str] = set()
+        self.blind: set[str] = set()
         self.away = False
-        self.leave = asyncio.Event()
 
     async def find(self, name: str) -> tuple[Node, ...]:
         self.finds.append(name)
@@ -42,8 +43,13 @@ class Counted(MemoryRegistry):
         self.watches.append(name)
         if self.away:
             raise RegistryUnavailable("the registry is away")
-        async for nodes in super().watch(name):
-            yield nodes
+        self.watching.add(name)
+        try:
+            async for nodes in super().watch(name):
+                if name not in self.blind:
+                    yield nodes
+        finally:
+            self.watching.discard(name)
 
 
 async def becomes(directory: Directory, name: str, wanted: tuple[Node, ...]) -> None:
@@ -110,6 +116,17 @@ async def test_a_node_that_just_started_is_found_at_once() -> None:
         assert await directory.nodes("task") == (TASK,)
 
 
+async def test_a_name_that_came_back_is_found_before_its_watch_says_so() -> None:
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        await directory.nodes("task")
+        await registry.deregister(TASK)
+        await becomes(directory, "task", ())
+        registry.blind.add("task")
+        await registry.register(TASK)
+        assert await directory.nodes("task") == (TASK,)
+
+
 async def test_a_registry_that_went_away_leaves_the_last_answer() -> None:
     registry = Counted(TASK)
     async with Directory(registry) as directory:
@@ -153,6 +170,7 @@ async def test_no_more_names_are_watched_than_the_registry_allows() -> None:
         await directory.nodes(nodes[-1].name)
         await asyncio.sleep(0)
         assert registry.watches[-1] == nodes[-1].name
+        assert registry.watching == {each.name for each in (*nodes[1 : module.WATCHES], nodes[-1])}
 
 
 async def test_names_are_followed() -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 from kit.serving import served, status_of, tasks
+from kit.watching import closing, until
 
 from office.v1 import task_pb2, task_pb2_grpc
 from retinue.service import errors
@@ -95,6 +96,20 @@ async def test_a_running_stream_is_finished_too() -> None:
         await asyncio.sleep(0)
         clerk.let.set()
         assert [event.WhichOneof("event") async for event in running] == ["text", "completed"]
+        await draining
+
+
+async def test_leaving_a_server_that_drains_breaks_nothing_off() -> None:
+    clerk = Slow()
+    async with asyncio.timeout(5), LocalMesh() as mesh:
+        async with mesh.serve(clerk) as (server,):
+            running = asyncio.create_task(mesh.ask("clerk", "hi"))
+            await clerk.asked.wait()
+            draining = asyncio.create_task(server.drain())
+            async with closing(mesh.registry.watch("clerk")) as shown:
+                await until(shown, lambda nodes: not nodes)
+            asyncio.get_running_loop().call_later(0.1, clerk.let.set)
+        assert (await running).text == "done"
         await draining
 
 

@@ -10,7 +10,7 @@ from google.protobuf import empty_pb2
 from kit.serving import served, status_of, tasks
 
 from office.v1 import task_pb2, task_pb2_grpc
-from retinue.service import errors
+from retinue.service import errors, gate
 from retinue.service.part import Service
 from retinue.service.testing import Stub
 from retinue.v1 import agent_pb2 as pb
@@ -72,10 +72,11 @@ async def test_what_a_plain_service_raises_arrives_as_the_same_type(error: error
     assert arrived.facts == error.facts
 
 
-async def test_a_service_may_abort_in_its_own_words() -> None:
+async def test_a_service_may_abort_in_its_own_words(caplog: pytest.LogCaptureFixture) -> None:
     async with asyncio.timeout(5), served(tasks()) as (_, channel):
         error = await status_of(task_pb2_grpc.TaskStub(channel).Delete(task_pb2.DeleteTaskRequest()))
     assert (error.status, error.message) == (grpc.StatusCode.DATA_LOSS, "its own words")
+    assert not caplog.records
 
 
 async def test_a_fault_is_logged_and_its_words_stay_inside(caplog: pytest.LogCaptureFixture) -> None:
@@ -114,3 +115,19 @@ async def test_messages_of_every_kind_of_stream_pass() -> None:
         assert len([answer async for answer in both(iter([b"", b"", b""]))]) == 3
         up: grpc.aio.StreamUnaryMultiCallable[bytes, bytes] = channel.stream_unary("/test.Echo/Up")
         assert await up(iter([b"", b""])) == b""
+
+
+async def test_an_answer_beyond_the_limit_is_an_error_that_names_size_limit_and_setting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A lower limit tells the same, and 64 MiB take seconds.
+    monkeypatch.setattr(gate, "MESSAGE_BYTES", 100_000)
+    clerk = Stub("clerk", lambda _, call: "x" * 100_000)
+    async with asyncio.timeout(10), served(clerk) as (_, channel):
+        stub: Any = AgentStub(channel)
+        for answer in (stub.Chat(pb.ChatRequest(message="hi")), stub.StreamChat(pb.ChatRequest(message="hi")).read()):
+            error = await status_of(answer)
+            assert error.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "100000" in error.message
+            assert "grpc.max_send_message_length" in error.message
+        assert (await stub.Describe(pb.DescribeRequest())).name == "clerk"

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
-from kit.consul import Consul
+from kit.consul import ConsulServer
 from kit.watching import closing, listening, until
 
 from retinue.service.errors import RegistryUnavailable
@@ -48,9 +48,9 @@ async def serving() -> AsyncIterator[tuple[grpc.aio.Server, str]]:
     await server.stop(None)
 
 
-async def test_consul_shows_what_a_node_is(registry: ConsulRegistry, consul_server: Consul) -> None:
+async def test_consul_shows_what_a_node_is(registry: ConsulRegistry, session_consul: ConsulServer) -> None:
     await registry.register(CLERK)
-    (entry,) = consul_server.get("health/service/clerk")
+    (entry,) = session_consul.get("health/service/clerk")
     service = entry["Service"]
     assert (service["ID"], service["Address"], service["Port"]) == (CLERK.id, "127.0.0.1", 9001)
     assert service["Tags"] == ["type=agent"]
@@ -63,20 +63,20 @@ async def test_consul_shows_what_a_node_is(registry: ConsulRegistry, consul_serv
     }
 
 
-async def test_consul_checks_each_node_by_grpc(registry: ConsulRegistry, consul_server: Consul) -> None:
+async def test_consul_checks_each_node_by_grpc(registry: ConsulRegistry, session_consul: ConsulServer) -> None:
     await registry.register(CLERK)
-    (check,) = consul_server.checks()
+    (check,) = session_consul.checks()
     seconds = {key: check[key] / 1e9 for key in ("Interval", "Timeout", "DeregisterCriticalServiceAfter")}
     assert check["GRPC"] == CLERK.address
     assert seconds == {"Interval": 2, "Timeout": 1, "DeregisterCriticalServiceAfter": 60}
 
 
 async def test_services_over_512_bytes_go_on_under_numbered_keys(
-    registry: ConsulRegistry, consul_server: Consul
+    registry: ConsulRegistry, session_consul: ConsulServer
 ) -> None:
     services = tuple(f"service-with-a-long-name-{number}" for number in range(80))
     await registry.register(replace(CLERK, services=services))
-    meta = consul_server.get(f"agent/service/{CLERK.id}")["Meta"]
+    meta = session_consul.get(f"agent/service/{CLERK.id}")["Meta"]
     chunks = [meta["services"], *(meta[f"services-{n}"] for n in range(2, 6))]
     assert "services-6" not in meta
     assert ",".join(chunks) == ",".join(services)
@@ -104,14 +104,14 @@ async def test_a_node_is_healthy_at_once_and_unhealthy_once_its_server_is_gone_w
         assert await registry.find("clerk") == (replace(node, healthy=False),)
 
 
-async def test_registering_what_is_known_writes_nothing(registry: ConsulRegistry, consul_server: Consul) -> None:
+async def test_registering_what_is_known_writes_nothing(registry: ConsulRegistry, session_consul: ConsulServer) -> None:
     node = replace(CLERK, description="é" * 600)
     await registry.register(node)
-    before = consul_server.writes()
+    before = session_consul.writes()
     await registry.register(node)
-    assert consul_server.writes() == before
+    assert session_consul.writes() == before
     await registry.register(replace(node, version="0.2.0"))
-    assert consul_server.writes() != before
+    assert session_consul.writes() != before
 
 
 async def test_a_node_can_be_found_as_soon_as_it_has_registered(registry: ConsulRegistry) -> None:
@@ -127,10 +127,12 @@ async def test_a_node_can_be_found_as_soon_as_it_has_registered(registry: Consul
 
 
 async def test_a_service_registered_by_hand_is_found_and_consuls_own_is_not(
-    registry: ConsulRegistry, consul_server: Consul
+    registry: ConsulRegistry, session_consul: ConsulServer
 ) -> None:
-    consul_server.put("agent/service/register", {"Name": "billing", "Port": 7000})
-    consul_server.put("agent/service/register", {"Name": "ledger", "Address": "10.0.0.7", "Port": 7001, "Tags": ["v1"]})
+    session_consul.put("agent/service/register", {"Name": "billing", "Port": 7000})
+    session_consul.put(
+        "agent/service/register", {"Name": "ledger", "Address": "10.0.0.7", "Port": 7001, "Tags": ["v1"]}
+    )
     async with closing(registry.watch_names()) as watch:
         await until(watch, lambda names: names == {"billing": "service", "ledger": "service"})
     assert await registry.find("billing") == (Node(name="billing", id="billing", address="127.0.0.1:7000"),)
@@ -138,21 +140,21 @@ async def test_a_service_registered_by_hand_is_found_and_consuls_own_is_not(
     assert await registry.find("consul") == ()
 
 
-async def test_a_consul_restarted_empty_learns_of_a_node_that_registers_again(lone_consul: Consul) -> None:
-    async with ConsulRegistry(lone_consul.url) as registry:
+async def test_a_consul_restarted_empty_learns_of_a_node_that_registers_again(consul_server: ConsulServer) -> None:
+    async with ConsulRegistry(consul_server.url) as registry:
         await registry.register(CLERK)
-        await asyncio.to_thread(lone_consul.kill)
+        await consul_server.kill()
         with pytest.raises(RegistryUnavailable):
             await registry.register(CLERK)
-        await asyncio.to_thread(lone_consul.start, empty=True)
+        await consul_server.start(empty=True)
         assert await registry.names() == {}
         await registry.register(CLERK)
         assert await registry.names() == {"clerk": "agent"}
 
 
-async def test_watches_live_through_a_restart_and_say_so_once(lone_consul: Consul) -> None:
+async def test_watches_live_through_a_restart_and_say_so_once(consul_server: ConsulServer) -> None:
     async with (
-        ConsulRegistry(lone_consul.url) as registry,
+        ConsulRegistry(consul_server.url) as registry,
         closing(registry.watch("clerk")) as nodes,
         closing(registry.watch_names()) as names,
     ):
@@ -163,19 +165,19 @@ async def test_watches_live_through_a_restart_and_say_so_once(lone_consul: Consu
                 listed = tasks.create_task(until(nodes, lambda nodes: nodes != (), within=30))
                 named = tasks.create_task(until(names, lambda names: names == {"clerk": "agent"}, within=30))
                 await asyncio.sleep(0)
-                await asyncio.to_thread(lone_consul.kill)
-                assert (await lines.get()).startswith(f"WARNING registry {lone_consul.url} cannot be reached")
-                await asyncio.to_thread(lone_consul.start, empty=True)
+                await consul_server.kill()
+                assert (await lines.get()).startswith(f"WARNING registry {consul_server.url} cannot be reached")
+                await consul_server.start(empty=True)
                 await registry.register(CLERK)
                 await listed
                 await named
-                assert await lines.get() == f"INFO registry {lone_consul.url} is back"
+                assert await lines.get() == f"INFO registry {consul_server.url} is back"
             assert lines.empty()
 
 
-async def test_a_frozen_consul_is_out_of_reach_until_it_thaws(lone_consul: Consul) -> None:
+async def test_a_frozen_consul_is_out_of_reach_until_it_thaws(consul_server: ConsulServer) -> None:
     async with (
-        ConsulRegistry(lone_consul.url, timeout=0.5, wait=1) as registry,
+        ConsulRegistry(consul_server.url, timeout=0.5, wait=1) as registry,
         closing(registry.watch("clerk")) as watch,
     ):
         assert await anext(watch) == ()
@@ -183,11 +185,11 @@ async def test_a_frozen_consul_is_out_of_reach_until_it_thaws(lone_consul: Consu
             async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
                 seen = tasks.create_task(until(watch, lambda nodes: nodes != ()))
                 await asyncio.sleep(0)
-                lone_consul.freeze()
+                consul_server.freeze()
                 with pytest.raises(RegistryUnavailable, match="no answer within"):
                     await registry.names()
                 assert (await lines.get()).startswith("WARNING")
-                lone_consul.thaw()
+                consul_server.thaw()
                 assert await registry.names() == {}
                 await registry.register(CLERK)
                 await seen
@@ -196,9 +198,7 @@ async def test_a_frozen_consul_is_out_of_reach_until_it_thaws(lone_consul: Consu
 
 @pytest.mark.parametrize("place", ["consul://:sesame@{}", "consul://{}?token=sesame"])
 async def test_the_token_in_the_url_opens_a_guarded_consul(place: str, tmp_path: Path) -> None:
-    guarded = Consul(tmp_path, token="sesame")
-    await asyncio.to_thread(guarded.start)
-    try:
+    with ConsulServer(tmp_path, token="sesame") as guarded:
         address = guarded.url.removeprefix("consul://")
         async with open_registry(place.format(address)) as registry:
             await registry.register(CLERK)
@@ -209,5 +209,3 @@ async def test_the_token_in_the_url_opens_a_guarded_consul(place: str, tmp_path:
         async with open_registry(guarded.url) as registry:
             with pytest.raises(RegistryUnavailable):
                 await registry.register(CLERK)
-    finally:
-        guarded.kill()

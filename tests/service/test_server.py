@@ -6,8 +6,8 @@ from typing import Any
 
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]
 from kit.serving import served, tasks
 from kit.watching import closing, listening, until
 
@@ -98,9 +98,10 @@ async def test_a_registry_that_forgot_a_node_learns_of_it_again() -> None:
 
 
 class Flaky(MemoryRegistry):
-    """A registry that can be away."""
+    """A registry that can be away, and take its time while `hold` is not set."""
 
     away = False
+    hold: asyncio.Event | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -110,6 +111,8 @@ class Flaky(MemoryRegistry):
         self.attempts.put_nowait(None)
         if self.away:
             raise errors.RegistryUnavailable("the registry is away")
+        if self.hold:
+            await self.hold.wait()
         await super().register(node)
 
     async def deregister(self, node: Node) -> None:
@@ -123,7 +126,12 @@ class FlakyStore(MemoryStore):
 
     away = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.pings: asyncio.Queue[None] = asyncio.Queue()
+
     async def ping(self) -> None:
+        self.pings.put_nowait(None)
         if self.away:
             raise errors.StoreUnavailable("the store is away")
 
@@ -159,6 +167,20 @@ async def test_a_registry_that_goes_away_later_is_told_once_and_ends_nothing() -
                 assert lines.empty()
 
 
+async def test_a_heartbeat_on_its_way_does_not_list_a_node_that_goes() -> None:
+    async with asyncio.timeout(5), MemoryStore() as store:
+        registry = Flaky()
+        async with served(Stub("clerk"), quick_mesh(registry, store)) as (server, _):
+            registry.hold, registry.attempts = asyncio.Event(), asyncio.Queue()
+            await registry.attempts.get()
+            draining = asyncio.create_task(server.drain())
+            async with closing(registry.watch("clerk")) as shown:
+                await until(shown, lambda nodes: not nodes)
+            registry.hold.set()
+            await draining
+            assert not await registry.find("clerk")
+
+
 async def test_a_registry_that_is_away_at_the_end_is_told() -> None:
     async with asyncio.timeout(5), MemoryStore() as store:
         registry = Flaky()
@@ -178,6 +200,9 @@ async def test_the_store_drives_health_with_one_transition_each_way() -> None:
                 assert (await watch.read()).status == SERVING
                 store.away = True
                 assert (await watch.read()).status == NOT_SERVING
+                store.pings = asyncio.Queue()
+                for _ in range(5):
+                    await store.pings.get()
                 store.away = False
                 assert (await watch.read()).status == SERVING
                 watch.cancel()

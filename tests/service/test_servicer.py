@@ -1,13 +1,13 @@
 """An agent on the wire: what is refused before it runs, what reaches it, how a turn is followed and broken off."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2
-from grpc_status import rpc_status
+from grpc_status import rpc_status  # type: ignore[import-untyped]
 from kit.serving import served, status_of
 
 from retinue.service import chat, errors, wire
@@ -58,7 +58,12 @@ class Hanging:
             self.ended.set()
         raise AssertionError
 
-    async def stream(self, message: str, call: Call = Call()) -> AsyncIterator[Event]:
+    def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
+        # Kept, so that it ends only when somebody ends it, not when it is collected.
+        self.events = self._events(message)
+        return self.events
+
+    async def _events(self, message: str) -> AsyncGenerator[Event, None]:
         try:
             yield Event(1, "r", TextDelta("a"))
             self.asked.set()

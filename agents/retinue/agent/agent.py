@@ -64,7 +64,8 @@ class Agent:
         self._services = tuple(services)
         self._peers = Peers(name, can_invoke)
         self._can_invoke = None if can_invoke is None else tuple(can_invoke)
-        self._own_tools = _without_clash([*tools, *self._peers.invoke_tools()])
+        self._own_tools = tuple(tools)
+        _check_names([*tools, *self._peers.invoke_tools])
         self._model = model
         self._provider = provider
         self._api_key = api_key
@@ -74,6 +75,7 @@ class Agent:
         self._description = description
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
+        self._endpoints = ServiceTools(self._services, name)
         self._turns = Turns()
         self._host: Host | None = None
         self._alone = AsyncExitStack()
@@ -91,15 +93,15 @@ class Agent:
         """Opens the model and the tools for as long as a mesh serves this agent."""
         if self._host is not None:
             raise InternalError(f"agent {self.name} is served already: make a second Agent for a second server")
-        endpoints = ServiceTools(self._services, self.name)
         async with AsyncExitStack() as stack:
             model = await self._open_model(stack)
             await stack.enter_async_context(self._peers.mounted(mesh))
-            await stack.enter_async_context(endpoints.mounted(mesh))
+            await stack.enter_async_context(self._endpoints.mounted(mesh))
+            _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
             tasks = await stack.enter_async_context(asyncio.TaskGroup())
 
             async def tools() -> Sequence[Tool]:
-                return [*self._own_tools, *await endpoints.tools()]
+                return [*self._own_tools, *await self._endpoints.tools()]
 
             self._host = Host(
                 name=self.name,
@@ -122,8 +124,7 @@ class Agent:
     async def ask(self, message: str, call: Call = Call()) -> Reply:
         """One turn, to its end. Raises a MeshError when it was refused or failed."""
         run, message, call = self._admit(message, call, self._entered())
-        async with self._turns.turn(call.session):
-            reply = await run.execute(message)
+        reply = await run.execute(message, self._turns.turn(call.session))
         if self._hooks.on_event:
             self._hooks.on_event(run.event(Completed(reply)))
         return reply
@@ -165,14 +166,15 @@ class Agent:
             return await clear_history(self._entered().store, self.name, session)
 
     def describe(self) -> Description:
-        """What this agent says of itself; the model's name only while it serves."""
+        """What this agent says of itself; its model and the tools of its services only while it serves."""
+        known = [*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()]
         return Description(
             name=self.name,
             type="agent",
             description=self._description,
             services=self._services,
             model=self._host.model.name if self._host else "",
-            tools=tuple(sorted([*BUILT_IN, *(tool.spec.name for tool in self._own_tools)])),
+            tools=tuple(sorted([*BUILT_IN, *(tool.spec.name for tool in known)])),
             can_invoke=self._can_invoke,
         )
 
@@ -206,8 +208,7 @@ class Agent:
 
     async def _drive(self, run: Run, message: str, call: Call, events: asyncio.Queue[Event | MeshError]) -> None:
         try:
-            async with self._turns.turn(call.session):
-                reply = await run.execute(message)
+            reply = await run.execute(message, self._turns.turn(call.session))
             events.put_nowait(run.event(Completed(reply)))
         except MeshError as error:
             events.put_nowait(run.event(Failed(error)) if run.begun else error)
@@ -216,10 +217,9 @@ class Agent:
             events.put_nowait(run.event(Failed(InternalError(f"{self.name} failed inside; its log says more"))))
 
 
-def _without_clash(tools: Sequence[Tool]) -> list[Tool]:
+def _check_names(tools: Sequence[Tool]) -> None:
     seen: set[str] = set(BUILT_IN)
     for tool in tools:
         if tool.spec.name in seen:
             raise Invalid(f"two tools are named {tool.spec.name!r}; rename one", field="tools")
         seen.add(tool.spec.name)
-    return list(tools)

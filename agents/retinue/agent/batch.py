@@ -20,7 +20,7 @@ from retinue.agent.hooks import Block, Change, Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import WantedCall
 from retinue.agent.tools import Handler, Invocation, Tool, ToolResult
-from retinue.service.chat import ToolCall, ToolStatus
+from retinue.service.chat import ToolCall, ToolStatus, Usage
 from retinue.service.errors import MeshError, cut
 from retinue.service.names import did_you_mean
 from retinue.service.text import sane
@@ -41,7 +41,7 @@ class Wanted:
 
 
 class Batch:
-    """Runs the calls of one step. `keep` stores a finished call, and its whole result where that was cut."""
+    """Runs the calls of one step. `keep` stores a finished call, with the whole text where its result was cut."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Batch:
         hooks: Hooks,
         invocation: Callable[[ToolCall], Invocation],
         started: Callable[[ToolCall], None],
-        keep: Callable[[ToolCall, str | None], Awaitable[None]],
+        keep: Callable[[ToolCall, ToolResult, str | None], Awaitable[None]],
     ) -> None:
         self._tools = tools
         self._limits = limits
@@ -121,7 +121,7 @@ class Batch:
             duration_ms=int((time.monotonic() - begin) * 1000),
             run_id=result.run_id,
         )
-        await self._keep(done, whole)
+        await self._keep(done, result, whole)
 
     async def _after(self, invocation: Invocation, result: ToolResult) -> ToolResult:
         if self._hooks.after_tool_call is None:
@@ -157,8 +157,9 @@ async def _attempt(handler: Handler, invocation: Invocation) -> ToolResult:
     try:
         return await handler(invocation)
     except Exception as error:
-        if not isinstance(error, MeshError):
-            log.warning("tool %s of %s raised", invocation.name, invocation.agent, exc_info=error)
+        if isinstance(error, MeshError):
+            return replace(_failed(describe(error)), usage=error.usage or Usage())
+        log.warning("tool %s of %s raised", invocation.name, invocation.agent, exc_info=error)
         return _failed(describe(error))
 
 

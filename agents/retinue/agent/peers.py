@@ -31,6 +31,8 @@ class Peers:
         self._can_invoke = None if can_invoke is None else frozenset(can_invoke)
         self._lines: tuple[PeerLine, ...] = ()
         self._mesh: Mesh | None = None
+        # A tool `invoke_<agent>` for each agent that can_invoke names.
+        self.invoke_tools = [self._invoke_tool(name) for name in sorted(self._can_invoke or ()) if name != agent]
 
     @asynccontextmanager
     async def mounted(self, mesh: Mesh) -> AsyncIterator[None]:
@@ -81,11 +83,7 @@ class Peers:
         text = reply.text
         if reply.state is not RunState.COMPLETED:
             text = f"{text}\n[{to} did not finish: {reply.state.name} {reply.reason}]".strip()
-        return ToolResult(text, run_id=reply.run_id)
-
-    def invoke_tools(self) -> list[Tool]:
-        """A tool `invoke_<agent>` for each agent that `can_invoke` names."""
-        return [self._invoke_tool(name) for name in sorted(self._can_invoke or ()) if name != self._agent]
+        return ToolResult(text, run_id=reply.run_id, usage=reply.usage)
 
     def _invoke_tool(self, name: str) -> Tool:
         async def run(invocation: Invocation) -> ToolResult:

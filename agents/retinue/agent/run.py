@@ -7,8 +7,9 @@ choose a model or know how it is served; its limits are the host's and the tree'
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeAlias
@@ -16,10 +17,11 @@ from typing import TypeAlias
 import orjson
 
 from retinue.agent.batch import Batch, Wanted, parsed
+from retinue.agent.budget import Purse
 from retinue.agent.delegate import Errand, delegate_tool
 from retinue.agent.history import Entry, interrupted, last_groups, open_calls, to_model, tool_entry, valid
 from retinue.agent.hooks import Hooks
-from retinue.agent.keys import RUN_TTL_S, result_key, run_key, spent_key
+from retinue.agent.keys import RUN_TTL_S, result_key, run_key
 from retinue.agent.limits import Limits
 from retinue.agent.model import (
     Model,
@@ -35,7 +37,9 @@ from retinue.agent.peers import Peers
 from retinue.agent.plan import plan_tool
 from retinue.agent.prompt import system_prompt
 from retinue.agent.session import Conversation, Scratch
-from retinue.agent.tools import Invocation, Tool, tool_name
+from retinue.agent.tools import Invocation, Tool, ToolResult, tool_name
+from retinue.agent.tools.endpoint import EndpointTool
+from retinue.service.background import together
 from retinue.service.chat import (
     Body,
     Call,
@@ -54,10 +58,12 @@ from retinue.service.chat import (
     Usage,
 )
 from retinue.service.envelope import HOP_MARGIN_S, Envelope
-from retinue.service.errors import BudgetSpent, DeadlinePassed, MeshError, ModelUnavailable
+from retinue.service.errors import DeadlinePassed, InternalError, MeshError, ModelUnavailable
 from retinue.service.names import new_id
 from retinue.service.store import Store
 from retinue.service.text import Joiner, sane, sane_json
+
+log = logging.getLogger("retinue.agent")
 
 CANCELLED = "This call was cancelled: its outcome is unknown."
 _CUT = {
@@ -114,30 +120,34 @@ class Run:
         self._budget = call.envelope.budget or host.limits.budget
         self._root = call.envelope.root or self.id
         self._ancestors: int = parent._ancestors + 1 if parent else len(call.envelope.path)
+        self._purse = Purse(host.store, self._root, self._budget, ancestors=self._ancestors)
         self._deadline = call.envelope.deadline or asyncio.get_running_loop().time() + host.limits.time_s
         self._usage = Usage()
         self._done: list[ToolCall] = []
         self._step: Sequence[ToolCall] = ()
 
-    async def execute(self, message: str) -> Reply:
-        """Runs the turn to its end. Raises MeshError when it failed; a stored state says the same."""
-        if self._parent:
-            return await self._turn(message)
+    async def execute(self, message: str, queue: AbstractAsyncContextManager[None]) -> Reply:
+        """Runs the turn to its end, once `queue` lets it. Raises MeshError when it failed; the stored state says so."""
         try:
-            async with asyncio.timeout_at(self._deadline - HOP_MARGIN_S / 2) as limit:
+            async with asyncio.timeout_at(self._deadline - HOP_MARGIN_S / 2) as limit, queue:
                 return await self._turn(message)
         except TimeoutError:
             if not limit.expired():
                 raise
             if not self.begun:
                 raise DeadlinePassed("the deadline passed while earlier turns of this session ran") from None
-            await self._abandon(RunState.INCOMPLETE, "deadline")
+            if error := await self._abandon(RunState.INCOMPLETE, "deadline"):
+                raise error from None
             return self._reply(_SPENT["deadline"], RunState.INCOMPLETE, "deadline")
         except asyncio.CancelledError:
             await self._abandon(RunState.CANCELLED, "cancelled")
             raise
         except MeshError as error:
+            error.usage = self._usage
             await self._abandon(RunState.FAILED, error.reason)
+            raise
+        except Exception:
+            await self._abandon(RunState.FAILED, InternalError.reason)
             raise
 
     def event(self, body: Body, *, run_id: str = "", parent_tool_id: str = "") -> Event:
@@ -146,24 +156,26 @@ class Run:
         return Event(self._seq, run_id or self.id, body, parent_tool_id)
 
     async def _turn(self, message: str) -> Reply:
-        await self._begin(message)
+        offered = await self._begin(message)
         while True:
-            offered = await self._take_model_call()
             tools = await self._tools() if offered else {}
             end = await self._think(tools)
             calls = end.calls if end.stop is Stop.TOOL_CALLS and offered else ()
             wanted = [self._wanted(call) for call in calls]
-            await self._talk.append(self._assistant(end, wanted))
+            entry = self._assistant(end, wanted)
+            if not wanted and (end.stop is not Stop.PAUSE or not offered):
+                return await self._conclude(end, offered, entry)
+            await self._talk.append(entry)
             if wanted:
                 await self._act(wanted, tools)
-            elif end.stop is not Stop.PAUSE or not offered:
-                return await self._conclude(end, offered)
+            offered = await self._purse.take_model_call()
 
-    async def _begin(self, message: str) -> None:
+    async def _begin(self, message: str) -> bool:
+        """Records the run, then stores the message; whether the first model call may offer tools."""
         self.begun = True
-        if not self._parent:
-            await self._record(RunState.RUNNING)
-        await self._talk.load(self._host.history_limit)
+        record = () if self._parent else (self._record(RunState.RUNNING),)
+        load, take = self._talk.load(self._host.history_limit), self._purse.take_model_call()
+        offered: bool = (await together(*record, load, take))[-1]
         # A turn that was killed left calls open: each gets its one result before anything else is said.
         repairs = [
             tool_entry(interrupted(call), run_id=run, time=_now()) for call, run in open_calls(self._talk.entries)
@@ -173,29 +185,14 @@ class Run:
             message = f"{message}\n\n## Context\n{context}"
         user = Message(role="user", text=sane(message), parts=self._call.parts, run_id=self.id, time=_now())
         await self._talk.append(*repairs, Entry(message=user))
-
-    async def _take_model_call(self) -> bool:
-        """Takes one model call from the tree's budget; whether tools may be offered with it.
-
-        A call is taken only while more are left than there are runs above, so that each of them can still answer.
-        """
-        store, most = self._host.store, self._budget.model_calls - self._ancestors
-        tokens = self._budget.tokens
-        if tokens is not None and (await store.take(spent_key(self._root, "tokens"), 0, ttl=RUN_TTL_S) or 0) >= tokens:
-            raise self._spent("tokens", tokens)
-        taken = await store.take(spent_key(self._root, "calls"), 1, limit=most, ttl=RUN_TTL_S)
-        if taken is None:
-            raise self._spent("model calls", self._budget.model_calls)
-        return taken < most
-
-    def _spent(self, what: str, limit: int) -> MeshError:
-        return BudgetSpent(f"the {limit} {what} for this whole task are used up; raise the limit or ask for less")
+        return offered
 
     async def _tools(self) -> Mapping[str, Tool]:
         """The tools of the next step by name, in a stable order: a changed prefix would cost the server's cache."""
         tools = list(await self._host.tools())
         if not self._parent:
             tools += [plan_tool(self._save_plan), delegate_tool(self._host.peers, self._host.services, self._errand)]
+            tools += self._host.peers.invoke_tools
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
 
     async def _think(self, tools: Mapping[str, Tool]) -> ModelEnd:
@@ -224,15 +221,10 @@ class Run:
                         self._emit(ToolInput(str(index), sane(delta)))
                     case ModelEnd():
                         self._say(TextDelta, text.close())
-                        await self._count(event.usage)
+                        self._usage += replace(event.usage, model_calls=0)
+                        await self._purse.count(event.usage)
                         return event
         raise ModelUnavailable(f"{host.model.name} broke off in the middle of its answer")
-
-    async def _count(self, usage: Usage) -> None:
-        self._usage += replace(usage, model_calls=0)
-        spent = (usage.input or 0) + (usage.output or 0)
-        if self._budget.tokens is not None and spent:
-            await self._host.store.take(spent_key(self._root, "tokens"), spent, ttl=RUN_TTL_S)
 
     def _wanted(self, call: WantedCall) -> Wanted:
         # The server's ids repeat or are missing: ours are unique, and theirs stay on the wire.
@@ -266,7 +258,8 @@ class Run:
         order = {call.id: place for place, call in enumerate(self._step)}
         self._done[before:] = sorted(self._done[before:], key=lambda call: order[call.id])
 
-    async def _keep(self, call: ToolCall, whole: str | None) -> None:
+    async def _keep(self, call: ToolCall, result: ToolResult, whole: str | None) -> None:
+        self._usage += result.usage
         if whole is not None and not self._parent:
             await self._host.store.put(result_key(self.id, call.id), whole.encode(), ttl=RUN_TTL_S)
         await self._talk.append(tool_entry(call, run_id=self.id, time=_now()))
@@ -300,18 +293,15 @@ class Run:
 
     async def _errand(self, errand: Errand, invocation: Invocation) -> Reply:
         """Runs an ephemeral sub-agent: this agent's tools or fewer, this tree's budget, and no memory."""
-        service, prompt = errand.service, f"You do one task for {self._host.name}, and you know nothing but the task."
+        prompt = f"You do one task for {self._host.name}, and you know nothing but the task."
         if errand.role:
             prompt += f" Your role: {errand.role}."
 
         async def tools() -> Sequence[Tool]:
             own = await self._host.tools()
-            prefix = tool_name(service, "")
-            return [
-                tool
-                for tool in own
-                if not tool.spec.name.startswith("invoke_") and (not service or tool.spec.name.startswith(prefix))
-            ]
+            if not errand.service:
+                return own
+            return [tool for tool in own if isinstance(tool, EndpointTool) and tool.service == errand.service]
 
         def sink(event: Event) -> None:
             self._emit(event.body, run_id=event.run_id, parent_tool_id=event.parent_tool_id or invocation.id)
@@ -319,12 +309,12 @@ class Run:
         call = Call(envelope=replace(self._envelope(), parent=self.id))
         run = Run(replace(self._host, prompt=prompt, tools=tools), Scratch(), call, parent=self, sink=sink)
         try:
-            return await run.execute(errand.message)
+            return await run._turn(errand.message)
         finally:
             self._usage += run._usage
 
-    async def _conclude(self, end: ModelEnd, offered: bool) -> Reply:
-        """The reply of the last step, and the stored end of the run."""
+    async def _conclude(self, end: ModelEnd, offered: bool, entry: Entry) -> Reply:
+        """The reply of the last step, once that and the end of the run are stored."""
         state, reason, text = RunState.COMPLETED, "", sane(end.text)
         if end.stop in _CUT:
             reason, fallback = _CUT[end.stop]
@@ -332,8 +322,8 @@ class Run:
         elif not offered:
             state, reason = RunState.INCOMPLETE, "model_calls"
             text = text or _SPENT[reason]
-        if not self._parent:
-            await self._record(state, reason)
+        record = () if self._parent else (self._record(state, reason),)
+        await together(self._talk.append(entry), *record)
         return self._reply(text, state, reason)
 
     def _reply(self, text: str, state: RunState, reason: str) -> Reply:
@@ -349,20 +339,26 @@ class Run:
             reason=reason,
         )
 
-    async def _abandon(self, state: RunState, reason: str) -> None:
-        """Stores the end of a run that did not come to its own: a result for each open call, and the state."""
-        if self.begun:
-            await asyncio.shield(self._host.tasks.create_task(self._store_end(state, reason)))
+    async def _abandon(self, state: RunState, reason: str) -> MeshError | None:
+        """Stores the end of a run that did not come to its own; what spoke against that is logged and returned."""
+        if not self.begun:
+            return None
+        return await asyncio.shield(self._host.tasks.create_task(self._store_end(state, reason)))
 
-    async def _store_end(self, state: RunState, reason: str) -> None:
-        # What was being written when the run was cut short may or may not stand there: look before adding to it.
-        await self._talk.load(self._host.history_limit)
-        left = [call for call, run in open_calls(self._talk.entries) if run == self.id]
-        closing = [interrupted(call, text=CANCELLED) for call in left]
-        if closing:
-            await self._talk.append(*(tool_entry(call, run_id=self.id, time=_now()) for call in closing))
-            self._done += closing
-        await self._record(state, reason)
+    async def _store_end(self, state: RunState, reason: str) -> MeshError | None:
+        try:
+            # What was being written when the run was cut short may or may not stand there: look before adding to it.
+            await self._talk.load(self._host.history_limit)
+            left = [call for call, run in open_calls(self._talk.entries) if run == self.id]
+            closing = [interrupted(call, text=CANCELLED) for call in left]
+            if closing:
+                await self._talk.append(*(tool_entry(call, run_id=self.id, time=_now()) for call in closing))
+                self._done += closing
+            await self._record(state, reason)
+        except MeshError as error:
+            log.error("the end of %s (%s) could not be stored: %s", self.id, state.name, error)
+            return error
+        return None
 
     async def _record(self, state: RunState, reason: str = "") -> None:
         record = {

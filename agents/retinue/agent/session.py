@@ -13,6 +13,7 @@ import orjson
 
 from retinue.agent.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
 from retinue.agent.keys import history_key, plan_key, session_ttl
+from retinue.service.background import together
 from retinue.service.chat import History, Plan, PlanStep
 from retinue.service.errors import Invalid, SessionBusy
 from retinue.service.store import Conflict, Store
@@ -74,16 +75,17 @@ class Session:
 
     async def load(self, groups: int) -> None:
         want = 4 * groups
+        span, plan = await together(self._store.read(self._history_key, -want), self._store.get(self._plan_key))
         while True:
-            span = await self._store.read(self._history_key, -want)
             self.entries = [decode(raw) for raw in span.entries]
             begins = sum(entry.message.role == "user" for entry in self.entries)
             if span.start == 0 or begins > groups:
                 break
             want *= 2
+            span = await self._store.read(self._history_key, -want)
         self.entries = list(last_groups(self.entries, groups))
         self._length = span.length
-        self.plan = decode_plan(await self._store.get(self._plan_key))
+        self.plan = decode_plan(plan)
 
     async def append(self, *entries: Entry) -> None:
         async with self._writing:

@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import logging
 import signal
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,6 +25,8 @@ from retinue.agent.model.said import pieces
 from retinue.agent.model.scripted import Said, Step, call, resolve, text_and_calls
 from retinue.agent.testing_rules import Rules
 from retinue.service.errors import MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
+
+logger = logging.getLogger("retinue.model")
 
 __all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "echo"]
 
@@ -41,7 +43,7 @@ _STATUSES: dict[type[MeshError], tuple[int, str]] = {
 class Answer:
     """How a request is answered, where it is not plainly with its step.
 
-    `latency` is in seconds before the first byte (None: never), `pause` between two events. With a `status` of 400
+    `latency` is in seconds before the first byte (None: never), `pause` after each event. With a `status` of 400
     or more the step is the error's message. `body` is sent as it is, as `content_type`. `cut` closes the connection
     after that many bytes of the body; 0 closes it before the answer begins.
     """
@@ -86,7 +88,8 @@ class ModelServer:
         self._steps = None if callable(script) else deque(script)
         self._script = script if callable(script) else None
         self._port = port
-        self._stack = AsyncExitStack()
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.requests: list[Received] = []
         self.connections = 0
         self.hung_up = asyncio.Event()
@@ -96,28 +99,25 @@ class ModelServer:
         return f"http://127.0.0.1:{self._port}/v1"
 
     async def __aenter__(self) -> ModelServer:
-        async with AsyncExitStack() as stack:
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
-            open_connections: set[asyncio.Task[None]] = set()
+        def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
+            self._open[task] = writer
+            task.add_done_callback(self._open.pop)
 
-            def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                task = tasks.create_task(self._connection(reader, writer))
-                open_connections.add(task)
-                task.add_done_callback(open_connections.discard)
-
-            def stop() -> None:
-                server.close()
-                for task in open_connections:
-                    task.cancel()
-
-            server = await asyncio.start_server(accept, "127.0.0.1", self._port)
-            self._port = server.sockets[0].getsockname()[1]
-            stack.callback(stop)
-            self._stack = stack.pop_all()
+        self._server = await asyncio.start_server(accept, "127.0.0.1", self._port)
+        self._port = self._server.sockets[0].getsockname()[1]
         return self
 
-    async def __aexit__(self, *error: Any) -> None:
-        await self._stack.__aexit__(*error)
+    async def __aexit__(self, *error: object) -> None:
+        # No TaskGroup: it would wrap what the body of the `async with` raises.
+        if self._server is not None:
+            self._server.close()
+        tasks = list(self._open)
+        for task, writer in self._open.items():
+            writer.transport.abort()
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -127,10 +127,14 @@ class ModelServer:
                 answer = await self._answer(received.body)
                 if not await self._send(answer, received, reader, writer):
                     break
+            await writer.drain()
         except ConnectionError:
             self.hung_up.set()
+        except Exception:
+            logger.exception("the scripted model server failed")
         finally:
             writer.close()
+            await _closed(writer)
 
     async def _answer(self, body: Any) -> Answer:
         """The script's answer to that request, with a step that is settled."""
@@ -169,6 +173,9 @@ class ModelServer:
             left -= len(piece)
             if piece:
                 writer.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        if answer.pause:
+            await writer.drain()
+            await _wait(reader, answer.pause)
         if answer.cut is None:
             writer.write(b"0\r\n\r\n")
         await writer.drain()
@@ -196,6 +203,13 @@ async def _wait(reader: asyncio.StreamReader, seconds: float | None) -> None:
     except TimeoutError:
         return
     raise ConnectionResetError("the client is gone")
+
+
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    try:
+        await writer.wait_closed()
+    except ConnectionError as error:
+        logger.debug("the client was first to close: %r", error)
 
 
 def _failure(error: BaseException) -> Answer:

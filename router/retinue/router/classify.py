@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import cast
 
-from retinue.agent.model import Model, ModelEnd, ModelEvent, ModelMessage, ModelRequest, Stop, WantedCall
+from retinue.agent.model import Model, ModelEnd, ModelMessage, ModelRequest, Stop, WantedCall
 from retinue.agent.tools import ToolSpec
 from retinue.router.log import ROUTE, Errand
 from retinue.router.match import Candidate
@@ -50,7 +49,7 @@ async def classify(
         messages=(*recent, ModelMessage(message=Message(role="user", text=message))),
         tools=(_tool([one.name for one in candidates]),),
     )
-    async with aclosing(cast("AsyncGenerator[ModelEvent, None]", model.stream(request))) as events:
+    async with aclosing(model.stream(request)) as events:
         end = await anext((event async for event in events if isinstance(event, ModelEnd)), None)
     if end is None:
         raise ModelUnavailable(f"{model.name}: the stream ended before the message did")

@@ -38,7 +38,7 @@ _EMPTY = _set(
     "those what which who when where how why all any some please so not no yes if then than there here about "
     "agent agents service services mgr manager keep keeps work works need want know tell give show let get"
 )
-_ENDINGS = ("ings", "ing", "ies", "ed", "es", "s")
+_ENDINGS = ("ings", "ing", "ies", "ed", "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +90,14 @@ def clearest(found: Mapping[str, float]) -> str | None:
 def continues(message: str, last: str, found: Mapping[str, float]) -> bool:
     """Whether `message` goes on with agent `last`, given every agent's score.
 
-    It does when it leans on what was said before and stands out for nobody else, or when it matches `last` and
-    nobody else to speak of.
+    It does when it leans on what was said before and matches nobody better, or when it matches `last` and nobody
+    else to speak of.
     """
     if last not in found:
         return False
-    if _leans(message):
-        return clearest(found) in (None, last)
     rest = max((score for name, score in found.items() if name != last), default=0.0)
+    if _leans(message):
+        return found[last] >= rest
     return found[last] >= rest and found[last] > 0.0 and rest < _ENOUGH
 
 
@@ -127,5 +127,6 @@ def _stems(text: str) -> list[str]:
 def _stem(word: str) -> str:
     for ending in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3:
-            return word[: -len(ending)] + ("y" if ending == "ies" else "")
-    return word
+            word = word[: -len(ending)] + ("y" if ending == "ies" else "")
+            break
+    return word.removesuffix("e")

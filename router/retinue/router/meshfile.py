@@ -98,7 +98,7 @@ def load(where: Path) -> MeshFile:
     path = locate(where)
     if path.name != FILES[0] and path.name in FILES:
         raise Unsupported(f"{path}: eunice files are not supported yet; write a {FILES[0]} beside it")
-    top = _Table(path.name, "", _parse(path), _TOP)
+    top = _Table(str(path), "", _parse(path), _TOP)
     mesh = top.table("mesh", _MESH)
     services = tuple(_service(name, table) for name, table in top.tables("services", _SERVICE))
     servers = {name: dict(table.values) for name, table in top.tables("mcpServers", None)}
@@ -106,9 +106,7 @@ def load(where: Path) -> MeshFile:
     names = [ROUTER, *(one.name for one in services), *(one.name for one in agents)]
     for name in names:
         if names.count(name) > 1:
-            raise Invalid(
-                f"{path.name}: {name!r} is the name of two parts; services, agents and the router share names"
-            )
+            raise Invalid(f"{path}: {name!r} is the name of two parts; services, agents and the router share names")
     return MeshFile(
         path=path.absolute(),
         name=mesh.text("name"),

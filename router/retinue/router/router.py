@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
@@ -207,7 +207,7 @@ class Router:
             return Outcome(errand, error)
 
     async def _stream_direct(self, desk: _Desk, route: _Route, message: str, call: Call) -> AsyncGenerator[Event, None]:
-        async with desk.direct.agent(route.services) as agent, aclosing(_generator(agent.stream(message, call))) as own:
+        async with desk.direct.agent(route.services) as agent, aclosing(agent.stream(message, call)) as own:
             async for event in own:
                 yield event
 
@@ -254,7 +254,7 @@ class Router:
         yield Event(seq + 2, "", Completed(reply))
 
     def _open(self, desk: _Desk, errand: Errand, call: Call) -> AsyncGenerator[Event, None]:
-        return _generator(desk.mesh.peer(errand.agent).stream(errand.message, _for(call, errand)))
+        return desk.mesh.peer(errand.agent).stream(errand.message, _for(call, errand))
 
     async def _close(self, desk: _Desk, route: _Route, message: str, call: Call, outcomes: Sequence[Outcome]) -> Reply:
         """The reply of the turn, once it stands in the log."""
@@ -272,11 +272,6 @@ class Router:
         if self._desk is None:
             raise InternalError(f"{self._name} needs a mesh: serve it with mesh.serve")
         return self._desk
-
-
-def _generator(events: AsyncIterator[Event]) -> AsyncGenerator[Event, None]:
-    """The events as what they are: a generator, to be closed when it is left early."""
-    return cast("AsyncGenerator[Event, None]", events)
 
 
 def _to(agent: str, message: str) -> _Route:

@@ -1,4 +1,4 @@
-"""Tasks that end with their owner: what the directory and the client do behind a call.
+"""Tasks that end with their owner: what goes on beside a call, and what is waited for at once.
 
 It starts and ends tasks; it neither restarts nor times them. A task that fails ends its owner's whole block, so
 what may go wrong in ordinary life is caught inside the task.
@@ -7,7 +7,7 @@ what may go wrong in ordinary life is caught inside the task.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
@@ -36,3 +36,12 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+async def together(*work: Awaitable[Any]) -> list[Any]:
+    """The results of `work`, done side by side, in its order. When some fail, the first error, once all have ended."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return results

@@ -18,7 +18,8 @@ import grpc.aio
 
 from retinue.service import errors
 from retinue.service.envelope import TO
-from retinue.service.errors import Draining, InternalError, MeshError, Unsupported, WrongNode
+from retinue.service.errors import CallFailed, Draining, InternalError, MeshError, Unsupported, WrongNode
+from retinue.service.transport import MESSAGE_BYTES
 from retinue.service.wire import usage_trailer
 
 _log = logging.getLogger("retinue.server")
@@ -27,6 +28,7 @@ _S = TypeVar("_S")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Single: TypeAlias = Callable[[Any, _Context], Awaitable[Any]]
 _Stream: TypeAlias = Callable[[Any, _Context], AsyncGenerator[Any, None]]
+_Encode: TypeAlias = Callable[[Any], Any]
 # By whether requests and responses are streams.
 _HANDLERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -98,22 +100,27 @@ class Gate(grpc.aio.ServerInterceptor):
         if method[1:].rpartition("/")[0] in self._open:
             return handler
         behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        if inspect.isasyncgenfunction(behaviour):
-            guarded = self._guard_stream(method, behaviour)
-        elif inspect.iscoroutinefunction(behaviour):
-            guarded = self._guard_single(method, behaviour)
-        else:
-            return _refusal(Unsupported(f"{method[1:]} is not implemented here as an async method"))
         make = _HANDLERS[bool(handler.request_streaming), bool(handler.response_streaming)]
-        return make(guarded, handler.request_deserializer, handler.response_serializer)
+        encode = _encoder(handler.response_serializer)
+        if inspect.isasyncgenfunction(behaviour):
+            guarded = self._guard_stream(method, behaviour, encode)
+        elif not inspect.iscoroutinefunction(behaviour):
+            return _refusal(Unsupported(f"{method[1:]} is not implemented here as an async method"))
+        elif handler.response_streaming:
+            # It writes to the context by itself, and returns nothing.
+            guarded = self._guard_single(method, behaviour, lambda nothing: nothing)
+            return make(guarded, handler.request_deserializer, handler.response_serializer)
+        else:
+            guarded = self._guard_single(method, behaviour, encode)
+        return make(guarded, handler.request_deserializer, None)
 
-    def _guard_single(self, method: str, behaviour: _Single) -> _Single:
+    def _guard_single(self, method: str, behaviour: _Single, encode: _Encode) -> _Single:
         async def guarded(request: Any, context: _Context) -> Any:
             if self._draining:
                 await self._refuse(context)
             self.running += 1
             try:
-                return await behaviour(request, context)
+                return encode(await behaviour(request, context))
             except Exception as error:
                 await _abort(method, error, context)
             finally:
@@ -121,7 +128,7 @@ class Gate(grpc.aio.ServerInterceptor):
 
         return guarded
 
-    def _guard_stream(self, method: str, behaviour: _Stream) -> _Single:
+    def _guard_stream(self, method: str, behaviour: _Stream, encode: _Encode) -> _Single:
         # A coroutine that writes, since grpc leaves an abandoned generator to the garbage collector: this one is
         # closed at once when the caller goes away.
         async def guarded(request: Any, context: _Context) -> None:
@@ -131,7 +138,7 @@ class Gate(grpc.aio.ServerInterceptor):
             try:
                 async with aclosing(behaviour(request, context)) as responses:
                     async for response in responses:
-                        await context.write(response)
+                        await context.write(encode(response))
             except Exception as error:
                 await _abort(method, error, context)
             finally:
@@ -147,6 +154,19 @@ class Gate(grpc.aio.ServerInterceptor):
     async def _refuse(self, context: _Context) -> Never:
         self._refused_at = asyncio.get_running_loop().time()
         await _send(Draining(f"this node of {self._name} is going away: ask another"), context)
+
+
+def _encoder(serialize: Callable[[Any], bytes] | None) -> _Encode:
+    """Makes bytes here and not in grpc, where a message that is too large would fail without a reason."""
+
+    def encode(response: Any) -> bytes:
+        raw: bytes = serialize(response) if serialize else response
+        if len(raw) > MESSAGE_BYTES:
+            text = f"the answer has {len(raw)} bytes; grpc.max_send_message_length allows {MESSAGE_BYTES}"
+            raise CallFailed(text, status=grpc.StatusCode.RESOURCE_EXHAUSTED)
+        return raw
+
+    return encode
 
 
 def _refusal(error: MeshError) -> grpc.RpcMethodHandler[Any, Any]:

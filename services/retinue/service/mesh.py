@@ -11,7 +11,6 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from types import TracebackType
 from typing import Self
 
 from retinue.service.chat import Call, Reply
@@ -19,7 +18,6 @@ from retinue.service.client import Client
 from retinue.service.directory import Directory
 from retinue.service.envelope import HOP_MARGIN_S, Envelope
 from retinue.service.errors import Invalid
-from retinue.service.names import new_id
 from retinue.service.part import Mountable, Part, Service
 from retinue.service.peer import Peer
 from retinue.service.pulse import Timing
@@ -95,10 +93,8 @@ class Mesh:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._stack.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
 
     @asynccontextmanager
     async def serve(
@@ -142,7 +138,7 @@ class Mesh:
         """
         call = Call(
             session=session,
-            request_id=request_id or new_id(),
+            request_id=request_id,
             envelope=Envelope(deadline=asyncio.get_running_loop().time() + timeout + HOP_MARGIN_S),
         )
         return await self.peer(name).ask(message, call)

@@ -29,7 +29,14 @@ EJECT_S = (0.25, 5.0)
 PROBE_S = 1.0
 
 _READY = grpc.ChannelConnectivity.READY
+# How long a connection that just failed a call may still look ready, seconds.
+_SETTLE_S = 0.01
 _DOWN = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN)
+
+
+def broke_off(error: MeshError) -> bool:
+    """Whether a call that ended so was lost on its way, as far as can be told: an UNAVAILABLE with no reason given."""
+    return isinstance(error, CallFailed) and error.status is grpc.StatusCode.UNAVAILABLE
 
 
 class Line:
@@ -66,6 +73,11 @@ class Line:
         return self._channel is not None and self._channel.get_state() is _READY
 
     @property
+    def sound(self) -> bool:
+        """Whether a call can be sent without a look at the connection first."""
+        return not self._faults and self.ready
+
+    @property
     def opened(self) -> bool:
         return self._channel is not None
 
@@ -90,6 +102,8 @@ class Line:
 
     async def _dial(self, channel: grpc.aio.Channel) -> None:
         try:
+            if self._faults:
+                await asyncio.sleep(_SETTLE_S)
             async with asyncio.timeout(CONNECT_S):
                 while (state := channel.get_state(try_to_connect=True)) is not _READY and state not in _DOWN:
                     await channel.wait_for_state_change(state)
@@ -120,7 +134,7 @@ class Line:
         """A call ended with `error`: passes the node over for a while, or clears it, or leaves it as it was."""
         if isinstance(error, Draining | WrongNode):
             self._eject(error.reason)
-        elif isinstance(error, CallFailed) and error.status is grpc.StatusCode.UNAVAILABLE and not self.ready:
+        elif broke_off(error):
             self._eject("broke off")
         elif not isinstance(error, DeadlinePassed | Cancelled):
             self.answered()

@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection, reflection_pb2
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]
 
 HEALTH = "grpc.health.v1.Health"
 _V1ALPHA = "grpc.reflection.v1alpha.ServerReflection"

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-import grpc
-
 from retinue.service.directory import Directory, Nodes
 from retinue.service.errors import (
-    CallFailed,
     Draining,
     MeshError,
     NoNode,
@@ -21,7 +18,7 @@ from retinue.service.errors import (
     UnknownName,
     WrongNode,
 )
-from retinue.service.nodes import Line, Pool
+from retinue.service.nodes import Line, Pool, broke_off
 
 # How long a call whose nodes all refuse waits for another one, seconds.
 WAIT_S = 10.0
@@ -33,14 +30,14 @@ _TICK_S = 0.001
 class Search:
     """Finds the nodes for one call; `deadline` is a time of the running loop's clock."""
 
-    __slots__ = ("_answer", "_deadline", "_directory", "_name", "_pause", "_pool", "_time", "_tried", "_until")
+    __slots__ = ("_broken", "_deadline", "_directory", "_name", "_pause", "_pool", "_time", "_tried", "_until")
 
     def __init__(self, directory: Directory, pool: Pool, name: str, *, deadline: float) -> None:
         self._directory, self._pool, self._name = directory, pool, name
         self._deadline = deadline
         self._time = asyncio.get_running_loop().time
         self._tried: set[str] = set()
-        self._answer: MeshError | None = None
+        self._broken: tuple[Line, MeshError] | None = None
         self._until: float | None = None
         self._pause = _PAUSE_S[0]
 
@@ -55,7 +52,7 @@ class Search:
             line = self._pool.choose(self._name, nodes, skip=self._tried)
             if line is None:
                 nodes = await self._wait(nodes)
-            elif line.ready or await line.connect(self._give_up_at()):
+            elif line.sound or await line.connect(self._give_up_at()):
                 return line
             else:
                 self._tried.add(line.node.id)
@@ -64,10 +61,9 @@ class Search:
         """Whether the call that `error` ended on `line` is to be sent to another node."""
         line.failed(error)
         if not isinstance(error, Draining | WrongNode):
-            if not (repeatable and isinstance(error, CallFailed) and error.status is grpc.StatusCode.UNAVAILABLE):
+            if not (repeatable and broke_off(error)):
                 return False
-            # A node that is still there has said so itself; without a better answer this is the one.
-            self._answer = error if line.ready else None
+            self._broken = line, error
         self._tried.add(line.node.id)
         self._give_up_at()
         return True
@@ -86,12 +82,15 @@ class Search:
 
     async def _wait(self, nodes: Nodes) -> Nodes:
         """Waits for a change of the nodes, or a little, and returns what there is then; none when they are gone."""
-        if self._answer is not None:
-            raise self._answer
         until = self._give_up_at()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(self._pause, until - self._time())):
                 await self._directory.changed(self._name, since=nodes)
+        if self._broken:
+            line, error = self._broken
+            if line.ready:  # the node never left: that was its own answer, and no other has a better one
+                raise error
+            self._broken = None
         if self._time() >= until - _TICK_S:
             where = ", ".join(node.address for node in nodes[:3]) or "none is left"
             raise NoNode(f"{self._name} is known, but no node of it answers ({where})")

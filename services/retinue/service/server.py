@@ -11,7 +11,6 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import grpc
@@ -51,6 +50,7 @@ class Server:
         self._listen = listen
         self._advertise = advertise
         self._drained = False
+        self._drain_once = asyncio.Lock()
 
     @property
     def node(self) -> Node:
@@ -83,30 +83,35 @@ class Server:
         _log.info("%s serves on %s", self._node.id, self.address)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             await self.drain()
         finally:
-            await self._stack.__aexit__(kind, error, traceback)
+            await self._stack.aclose()
             _log.info("%s is gone", self._node.id)
 
     async def drain(self) -> None:
         """Takes the node off the list, finishes what runs and refuses what is new with Draining; then stops.
 
-        What still runs after `Timing.drain` seconds is cancelled. Health says NOT_SERVING from the beginning.
+        What still runs after `Timing.drain` seconds is cancelled. Health says NOT_SERVING from the beginning. Who
+        drains a server that is draining waits for the same end.
         """
-        if self._drained:
-            return
-        self._drained = True
-        timing = self._mesh.timing
-        await self._end_pulse()
+        async with self._drain_once:
+            if not self._drained:
+                self._drained = True
+                await self._end_pulse()
+                await self._leave_list()
+                await self._finish()
+
+    async def _leave_list(self) -> None:
         try:
             await self._mesh.registry.deregister(self._node)
         except RegistryUnavailable as error:
             _log.warning("%s stays on the list until it expires there: %s", self._node.id, error)
         await self._health.end()
+
+    async def _finish(self) -> None:
+        timing = self._mesh.timing
         self._gate.close()
         if await self._gate.settle(within=timing.drain, quiet=timing.quiet):
             await self._server.stop(_GRACE_S)

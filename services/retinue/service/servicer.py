@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Never, TypeAlias
 
 import grpc
@@ -48,15 +48,13 @@ class AgentServicer(agent_pb2_grpc.AgentServicer):
         message, call = self._admit(request, context)
         last: Event | None = None
         try:
-            async with _closing(self._chat.stream(message, call)) as events:
+            async with aclosing(self._chat.stream(message, call)) as events:
                 async for last in events:
                     yield wire.to_event(last)
                     if isinstance(last.body, Completed | Failed):
                         return
             failure: MeshError = InternalError("the run ended without a reply")
         except Exception as error:
-            if last is None:
-                raise
             if isinstance(error, MeshError):
                 failure = error
             else:
@@ -140,13 +138,3 @@ def _envelope(context: _Context) -> Envelope:
 
 def _unsupported(what: str) -> Never:
     raise Unsupported(f"{what} is not served by this version")
-
-
-@asynccontextmanager
-async def _closing(events: AsyncIterator[Event]) -> AsyncIterator[AsyncIterator[Event]]:
-    """`events`, closed at the end whatever happens, so that a run never outlives its caller."""
-    try:
-        yield events
-    finally:
-        if isinstance(events, AsyncGenerator):
-            await events.aclose()

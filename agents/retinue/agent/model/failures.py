@@ -96,8 +96,7 @@ class Failures:
 
     def of_answer(self, answer: httpx.Response, body: bytes, *, now: float | None = None) -> ModelError:
         """What an answer with an error status, or an error as its whole body, means. `now` is in Unix seconds."""
-        status = answer.status_code if answer.status_code >= 400 else None
-        said = _Said.read(_json_or_none(body), status)
+        said = _Said.read(_json_or_none(body), answer.status_code)
         if not said.text and b"<html" not in body[:500].lower():
             said.text = body[:TEXT_BYTES].decode("utf-8", "replace").strip()
         wait = retry_after(answer.headers, time.time() if now is None else now)

@@ -47,7 +47,7 @@ class _Turn:
         last = max((at for at, each in enumerate(messages) if each.role == "user"), default=-1)
         self.whole = messages[last].text if last >= 0 else ""
         # A delegate's context stands below its task: it is no part of what is asked.
-        self.message = self.whole.strip().split("\n\n")[0]
+        self.message = say.MENTION.sub("", self.whole).strip().split("\n\n")[0]
         self.tools = {spec.name: spec for spec in request.tools}
         self.system = request.system
         since = messages[last + 1 :]
@@ -63,14 +63,15 @@ class _Turn:
         if ROUTE in self.tools:
             return self._route(self.tools[ROUTE])
         if "plan" in self.tools and (plan := say.PLAN.match(self.message)):
-            steps = [say.STEP_EDGE.sub("", step) for step in say.STEPS.split(_after_colon(plan[1]))]
+            steps = [say.STEP_EDGE.sub("", step) for step in say.STEPS.split(_after_colon(plan[1]).strip())]
             return "plan", {"steps": [{"task": step, "status": "pending"} for step in steps if step]}
         if handed := self._hand_over():
             return handed
-        if spec := self._best():
+        if spec := self._best(by_subject=True):
             return self._use(spec)
-        peer = _choose(self._peers(), self.message)
-        return (self._to(peer, self.whole) if peer else None) or self._able()
+        if (peer := _choose(self._peers(), self.message)) and (handed := self._to(peer, self.whole)):
+            return handed
+        return self._use(spec) if (spec := self._best()) else self._able()
 
     def follow(self) -> _Said:
         """The next step: the looked-up item is used, or the results are told."""
@@ -97,10 +98,10 @@ class _Turn:
         name = label(item).lower()
         return name != str(item.get("id", "")).lower() and name in self.message.lower()
 
-    def _best(self) -> ToolSpec | None:
-        """The tool whose words are in the message; the earlier of equals."""
+    def _best(self, *, by_subject: bool = False) -> ToolSpec | None:
+        """The tool whose words are in the message, the earlier of equals; `by_subject`: not for its verb alone."""
         about = say.subject(self.message)
-        scored = [(_score(spec, about), spec) for spec in self.tools.values() if not _is_own(spec.name)]
+        scored = [(_score(spec, about, by_subject), spec) for spec in self.tools.values() if not _is_own(spec.name)]
         best = max((score for score, _ in scored), default=0)
         return next((spec for score, spec in scored if score == best), None) if best else None
 
@@ -139,26 +140,47 @@ class _Turn:
         return f"I answer by simple rules and found none for that. {can}"
 
 
-def _score(spec: ToolSpec, about: Sequence[str]) -> int:
+def _score(spec: ToolSpec, about: Sequence[str], by_subject: bool) -> int:
+    """How well a tool fits the words of a message; 0 when they share no word that says what it works on.
+
+    A message that begins with the tool's verb may leave that word out ("add buy milk"), but for a mere `list`.
+    """
     name, text = set(say.words(spec.name)), set(say.words(spec.description))
     fields = set(say.words(" ".join(spec.parameters.get("properties", {}))))
-    said = set(about)
-    lead = about[:1] if about and about[0] in say.VERBS - {"list"} else []
-    if not said & (name - say.VERBS) and not (name <= say.VERBS and said & name) and not name & set(lead):
+    said, lead = set(about), set(about[:1])
+    telling = name - say.VERBS or name
+    if not said & telling and (by_subject or not lead & name & (say.VERBS - {"list"})):
         return 0
+    deed = say.words(spec.name)[-1:]
+    # What only looks is the safer of equals.
     return (
-        6 * len(said & name) + 2 * len(name & set(about[:1])) + 2 * len(said & text - name) + len(said & fields - name)
+        6 * len(said & name)
+        + 3 * len(said & set(deed))
+        + 2 * len(lead & name)
+        + 2 * len(said & text - name)
+        + len(said & fields - name)
+        + (deed == ["list"])
     )
 
 
 def _choose(peers: Mapping[str, str], message: str) -> str:
-    """The agent whose name and description share most words with the message; "" when none does."""
-    said = set(say.subject(message)) - say.VERBS
-    scores = {
-        name: 3 * len(said & set(say.words(name))) + len(said & set(say.words(text))) for name, text in peers.items()
-    }
-    best = max(scores.values(), default=0)
-    return next((name for name, score in scores.items() if score == best), "") if best else ""
+    """The agent whose name and description share most words with the message; "" when none does.
+
+    A verb alone decides only where it fits one agent and no other.
+    """
+    said = set(say.subject(message))
+
+    def shared(wanted: set[str]) -> list[tuple[int, str]]:
+        scores = (
+            (3 * len(wanted & set(say.words(name))) + len(wanted & set(say.words(text))), name)
+            for name, text in peers.items()
+        )
+        return sorted((each for each in scores if each[0]), key=lambda each: -each[0])
+
+    if by_subject := shared(said - say.VERBS):
+        return by_subject[0][1]
+    by_verb = shared(said & say.VERBS - {"list"})
+    return by_verb[0][1] if len(by_verb) == 1 else ""
 
 
 def _deed(spec: ToolSpec) -> str:

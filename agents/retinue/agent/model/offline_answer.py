@@ -36,9 +36,10 @@ class Result:
 
 
 def answer(results: Sequence[Result]) -> str:
-    """One sentence a result."""
+    """One sentence a result; of what was only looked up on the way, none."""
     labels = {item["id"]: label(item) for result in results for item in result.items() or () if _has_id(item)}
-    return " ".join(_sentence(result, labels) for result in results)
+    done = [result for result in results if result.items() is None]
+    return " ".join(_sentence(result, labels) for result in done or results)
 
 
 def label(item: Any) -> str:

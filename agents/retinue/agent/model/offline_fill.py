@@ -35,7 +35,9 @@ def fill(spec: ToolSpec, message: str) -> dict[str, Any]:
     for name in (name for name, its in kinds.items() if its == "goal"):
         found |= _one(name, text.take(*say.GOAL, after=say.NAMED))
     if title := _title(kinds, required(spec)):
-        found |= _one(title, text.quoted or text.take(say.NAMED, say.SAID, *say.REST))
+        said = text.quoted or text.take(say.NAMED, say.SAID, *say.REST)
+        # "create a task" names no title, though the word is there.
+        found |= _one(title, said if set(say.words(said)) - set(say.words(spec.name)) else "")
     for name, schema in fields.items():
         if name not in found and (value := _other(name, schema, message, name in required(spec))) is not None:
             found[name] = value
@@ -57,7 +59,7 @@ class _Text:
             return ""
         for pattern in patterns:
             for match in pattern.finditer(self._left, begin.start() if begin else 0):
-                value = next((group for group in match.groups() if group), "").strip(" ,.?!")
+                value = next((group for group in match.groups() if group), "").strip(" ,.?!'")
                 if value and value.lower() not in say.NOBODY:
                     self._left = self._left[: match.start()] + self._left[match.end() :]
                     return value
@@ -80,13 +82,11 @@ def _other(name: str, schema: Mapping[str, Any], message: str, needed: bool) -> 
     if kind in ("integer", "number"):
         number = say.NUMBER.search(message) if needed else None
         return int(number[1]) if number else None
-    if not _is_text(schema) or (name in say.KINDS and not needed):
+    if not _is_text(schema) or name in say.KINDS:
         return None
     marked = re.search(rf"\b{re.escape(name)}\s*(?:is|=|:|of)?\s+([\w-]+)", message, re.IGNORECASE)
     if marked or not needed:
         return marked[1] if marked else None
-    if say.KINDS.get(name) in ("id", "date", "owner", "recipient"):
-        return None
     return _Text(message).take(*say.PLACE) or message
 
 

@@ -12,7 +12,7 @@ _GROUPS = (
     "list show what which who display view get find all have has",
     "complete completed finish finished done tick mark",
     "delete remove drop erase forget",
-    "send notify tell message inform remind write notification",
+    "send sent notify tell message inform remind write notification",
     "overdue late",
     "task todo job",
 )
@@ -24,7 +24,9 @@ _IDLE = (
     "please so than that the their them then there they this to too up was we were will with would you your agent "
     "tool service return one every everyone mgr"
 )
-_NOBODY = "everyone everybody anyone anybody all me us you them it nobody the a an my our that today we i"
+_NOBODY = (
+    "everyone everybody anyone anybody all me us you them it nobody the a an my our that today we i to who what there"
+)
 IDLE = frozenset(_IDLE.split())
 NOBODY = frozenset(_NOBODY.split())
 BUILT_IN = {"plan", "delegate", "check_task", "wait_task"}
@@ -38,8 +40,11 @@ NAMED = re.compile(r"\b(?:called|named|titled)\s+(.+)", ANY)
 SAID = re.compile(r"(?:\b(?:that|saying)\b|:)\s*(.+)", ANY)
 DATE = re.compile(r"[\s,]*(?:\bdue\s+)?(?:\b(?:by|on|until)\s+)?\b(\d{4}-\d\d-\d\d)\b", ANY)
 NUMBER = re.compile(r"(?<![\w-])(-?\d+)(?![\w-])")
-IDENTIFIER = re.compile(r"(?:\bid\s+|#)([\w-]+)|(?<![\w-])(?!\d{4}-\d\d-\d\d\b)((?=[\w-]*\d)[A-Za-z0-9][\w-]*)", ANY)
-_PERSON_ENDS = r"(?=[\s,.?!]*$|[,:]|\s+(?:due|by|on|in|and|to|called|named|titled|that|saying)\b)"
+IDENTIFIER = re.compile(
+    r"(?:\bid\s+|#)([\w-]+)|\b([a-z]{1,3}-[0-9a-f]{4,})\b|(?<![\w-])(?!\d{4}-\d\d-\d\d\b)((?=[\w-]*\d)[a-z0-9][\w-]*)",
+    ANY,
+)
+_PERSON_ENDS = r"(?=[\s,.?!]*$|[,:]|\s+(?:due|by|on|in|and|to|with|which|including|called|named|titled|that|saying)\b)"
 OWNER = (
     re.compile(r"\s*\bto\s+([\w.-]+)['’]s\s+(?:tasks?|list|todos?)\b", ANY),
     re.compile(r"\s*\b(?:for|assigned to|owned by)\s+([A-Za-z][\w.-]*?)" + _PERSON_ENDS, ANY),
@@ -66,7 +71,7 @@ GOAL = (re.compile(r"[\s,]*\b(?:with (?:the )?goal(?: to| of)?|whose goal is(?: 
 PLACE = (re.compile(r"\b(?:in|at|of|for|from|with|about)\s+([\w-]+)", ANY),)
 # What is left of "add a task to call the bank", "add buy milk" when the parts with a place of their own are gone.
 REST = (
-    re.compile(r"^.*?\b(?:to|tasks?|todo|projects?|message|note)\b:?\s+(.+)", ANY),
+    re.compile(r"^.*?\b(?:to|tasks?|todo|projects?|message|note)\b:?\s+(?!to\b)(.+)", ANY),
     re.compile(r"^\s*(?:please\s+)?(?:add|create|make|send|write|notify|tell|remind)?\b\s*(?:an?\s+|the\s+)?(.+)", ANY),
 )
 
@@ -97,6 +102,7 @@ DELEGATE = (
     re.compile(_PLEASE + r"(?:ask|have|let|get)\s+" + _WHOM + r"\s+to\s+(?P<task>.+)", ANY | re.DOTALL),
 )
 TELL = re.compile(_PLEASE + r"tell\s+" + _WHOM + r"\s+to\s+(?P<task>.+)", ANY | re.DOTALL)
+MENTION = re.compile(r"^\s*@[a-z0-9-]+[:,]?\s*", ANY)
 PEER = re.compile(r"^\s*[-*]\s+`?([a-z0-9][a-z0-9-]{0,62})`?(?::|\s|$)(.*)$", re.MULTILINE)
 
 PAST = {"create": "Created", "complete": "Completed", "delete": "Deleted", "send": "Sent", "update": "Updated"}

@@ -16,7 +16,6 @@ STREAM_BYTES = 64 * 1024 * 1024
 # A line ends with CR, LF or CRLF and with nothing else: U+2028 and its kin are text. A CR at the end of what is
 # here may be half of a CRLF, so it waits.
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
-_BOM = b"\xef\xbb\xbf"
 
 
 class TooLarge(Exception):
@@ -45,8 +44,6 @@ class SseReader:
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The events that `chunk` completes."""
-        if not self._read:
-            chunk = chunk.removeprefix(_BOM)
         self._read += len(chunk)
         if self._read > self._stream_bytes:
             raise TooLarge(f"a stream of more than {self._stream_bytes} bytes")
@@ -64,11 +61,11 @@ class SseReader:
 
         Real servers leave out the last blank line, so a tail counts when it is whole JSON, and only then.
         """
-        rest, self._rest = self._rest.removesuffix(b"\r"), b""
-        if rest:
-            self._line(rest)
+        rest, self._rest = self._rest, b""
+        if line := rest.removesuffix(b"\r"):
+            self._line(line)
         event = self._dispatch()
-        if event and (event.data.startswith("[DONE]") or _is_json(event.data)):
+        if event and (rest == b"\r" or event.data.startswith("[DONE]") or _is_json(event.data)):
             yield event
 
     def _line(self, raw: bytes) -> ServerEvent | None:
@@ -76,6 +73,7 @@ class SseReader:
             return self._dispatch()
         field, _, value = raw.decode("utf-8", "replace").partition(":")
         value = value.removeprefix(" ")
+        field = field.removeprefix("\ufeff")
         # Some proxies put a keep-alive comment inside the data field: no JSON begins with a colon.
         if field == "data" and not value.startswith(":"):
             self._data.append(value)

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from retinue.service.chat import ToolStatus
+from retinue.service.chat import ToolStatus, Usage
 from retinue.service.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -51,11 +51,12 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to. `text` goes to the model; `run_id` is a delegate's run."""
+    """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost."""
 
     text: str
     status: ToolStatus = ToolStatus.OK
     run_id: str = ""
+    usage: Usage = Usage()
 
 
 Handler: TypeAlias = Callable[[Invocation], Awaitable[ToolResult]]

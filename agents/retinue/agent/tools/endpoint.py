@@ -88,6 +88,10 @@ class ServiceTools:
                 self._adopt_late(client, service, endpoints)
         return self._tools
 
+    def known(self) -> Sequence[Tool]:
+        """The tools that are known now, without a look for more; none while not entered."""
+        return self._tools
+
     async def _look(self, client: Client) -> list[tuple[str, Endpoints]]:
         """The services that were missing and are there now."""
         missing = [service for service in self._services if service not in self._known]
@@ -154,8 +158,9 @@ class ServiceTools:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointTool(Tool):
-    """A tool that is an endpoint; `place` is where, such as task/office.v1.Task/Create."""
+    """A tool that is an endpoint of `service`; `place` is where, such as task/office.v1.Task/Create."""
 
+    service: str
     place: str
 
 
@@ -177,6 +182,7 @@ def _tools_of(client: Client, service: str, endpoints: Endpoints) -> tuple[Endpo
                 spec=ToolSpec(name, description, parameters),
                 handler=_handler(client, service, endpoint),
                 idempotent=endpoint.idempotent,
+                service=service,
                 place=f"{service}{endpoint.path}",
             )
         )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Annotated
 
 import typer
 
@@ -47,12 +46,10 @@ def main() -> None:
 def report(error: Exception) -> int:
     """Says on standard error what went wrong, in one line, and returns the exit code."""
     from retinue.router.cli.printing import note, one_line
-    from retinue.router.cli.reach import Stop
+    from retinue.router.cli.reach import Stop, first_of
     from retinue.service.errors import MeshError
 
-    while isinstance(error, ExceptionGroup):
-        error = error.exceptions[0]
-    match error:
+    match error := first_of(error):
         case Stop():
             note(f"retinue: {one_line(str(error))}")
         case MeshError():

@@ -19,6 +19,7 @@ def call(
     request: Annotated[
         str, typer.Argument(metavar="JSON", help="The request; @FILE reads it from a file, - from standard input.")
     ] = "{}",
+    *,
     timeout: Timeout = 120.0,
     metadata: Annotated[
         list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Goes with the call; may be repeated.")

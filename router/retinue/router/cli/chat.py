@@ -15,6 +15,7 @@ def chat(
     message: Annotated[
         str | None, typer.Argument(metavar="MESSAGE", help="What to say; without it a prompt opens.")
     ] = None,
+    *,
     agent: Annotated[
         str, typer.Option("--agent", metavar="NAME", help="Whom to ask; default: the router, or the only agent.")
     ] = "",

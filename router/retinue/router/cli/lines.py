@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 
-async def read_lines(descriptor: int) -> AsyncIterator[str]:
+async def read_lines(descriptor: int) -> AsyncGenerator[str, None]:
     """The lines of a file descriptor as they come, without their ends.
 
     A thread reads them: a read that blocks cannot be called off, so the thread is left behind when the process ends.

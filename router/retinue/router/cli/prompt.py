@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from retinue.router.cli.agent import print_plan, read_parts
 from retinue.router.cli.lines import read_lines
 from retinue.router.cli.printing import as_json, note, on_terminal, one_line, out, out_json, out_table
-from retinue.service.chat import Call, Event, Reply
+from retinue.service.chat import Call, Reply
 from retinue.service.client import Client
 from retinue.service.envelope import Envelope
 from retinue.service.errors import MeshError
@@ -95,8 +95,7 @@ class Talk:
         if on_terminal() and not self._as_json:
             from retinue.router.cli.turn import show
 
-            events = cast("AsyncGenerator[Event, None]", self._peer.stream(message, call))
-            async with aclosing(events):
+            async with aclosing(self._peer.stream(message, call)) as events:
                 return await show(events)
         reply = await self._peer.ask(message, call)
         if self._as_json:
@@ -119,7 +118,7 @@ async def converse(talk: Talk) -> int:
     """Turns until the input ends, or /quit. Elsewhere than at a terminal the code is 1 when a turn failed."""
     at_terminal = sys.stdin.isatty() and on_terminal()
     failed = False
-    async with aclosing(cast("AsyncGenerator[str, None]", _typed() if at_terminal else read_lines(0))) as lines:
+    async with aclosing(_typed() if at_terminal else read_lines(0)) as lines:
         async for line in lines:
             text = line.strip()
             if not text:
@@ -136,7 +135,7 @@ async def converse(talk: Talk) -> int:
     return int(failed and not at_terminal)
 
 
-async def _typed() -> AsyncIterator[str]:
+async def _typed() -> AsyncGenerator[str, None]:
     """What is typed at the prompt, line by line; Ctrl-C drops the line, Ctrl-D ends."""
     from prompt_toolkit import PromptSession
     from prompt_toolkit.patch_stdout import patch_stdout

@@ -30,6 +30,13 @@ def execute(work: Coroutine[Any, Any, int | None]) -> None:
         raise typer.Exit(code)
 
 
+def first_of(error: Exception) -> Exception:
+    """The error itself, or the first of a group of them."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
 @contextmanager
 def in_own_words() -> Iterator[None]:
     """What goes wrong in here is this command's own matter, and has no status of a call."""
@@ -37,13 +44,15 @@ def in_own_words() -> Iterator[None]:
 
     try:
         yield
-    except MeshError as error:
-        raise Stop(error.message) from error
+    except (MeshError, ExceptionGroup) as error:
+        if isinstance(cause := first_of(error), MeshError):
+            raise Stop(cause.message) from error
+        raise
 
 
 @asynccontextmanager
 async def reached(*, empty: bool = False) -> AsyncIterator[Client]:
-    """A client of the mesh that runs here. Stop, saying where was looked, when there is none, unless `empty` will do."""
+    """A client of the mesh that runs here. Stop, saying where was looked, when there is none; `empty` will do too."""
     from retinue.service.client import Client
     from retinue.service.directory import Directory
     from retinue.service.registry import open_registry

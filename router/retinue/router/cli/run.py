@@ -15,7 +15,7 @@ import typer
 
 from retinue.router.cli.options import LogLevel
 from retinue.router.cli.printing import note
-from retinue.router.cli.reach import execute, in_own_words
+from retinue.router.cli.reach import Stop, execute, in_own_words
 
 if TYPE_CHECKING:
     from retinue.router.child import Child
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 def run(
     mesh: Annotated[Path, typer.Argument(metavar="MESH", help="A mesh file, or a folder with mesh.toml.")] = Path("."),
+    *,
     chat: Annotated[bool, typer.Option("--chat", help="Open the prompt when all is up; end with it.")] = False,
     ask: Annotated[
         str | None, typer.Option("--ask", metavar="TEXT", help="Print one reply when all is up, and end.")
@@ -149,16 +150,21 @@ class _Life:
 
 
 async def _tell_models(file: MeshFile, names: Sequence[str]) -> None:
-    """Says which model answers and why, for the mesh and for each agent that names its own; raises what speaks against it."""
+    """Says which model answers and why, also for agents that name their own. Raises what speaks against a model."""
     from retinue.agent.model.choice import choose
     from retinue.router.meshfile import ROUTER
+    from retinue.service.errors import MeshError
 
     agents = [agent for agent in file.agents if agent.name in names]
     if ROUTER in names or any(not agent.model for agent in agents):
         note(f"model: {(await choose()).why}")
     for agent in agents:
-        if agent.model:
+        if not agent.model:
+            continue
+        try:
             note(f"model of {agent.name}: {(await choose(agent.model)).why}")
+        except MeshError as error:
+            raise Stop(f"{file.path.name}: [agents.{agent.name}]: {error.message}") from error
 
 
 def _groups(file: MeshFile, names: Sequence[str], settings: Settings) -> list[list[Child]]:

@@ -69,14 +69,9 @@ def _fields(message: Descriptor) -> list[dict[str, str]]:
 
 
 def _type(field: FieldDescriptor) -> str:
+    from google.protobuf.descriptor_pb2 import FieldDescriptorProto
+
     named = field.message_type or field.enum_type
-    kind = named.name if named is not None else _SCALARS[field.type]
+    scalar = FieldDescriptorProto.Type.Name(FieldDescriptorProto.Type.ValueType(field.type))
+    kind = named.name if named is not None else scalar.removeprefix("TYPE_").lower()
     return f"repeated {kind}" if field.is_repeated else kind
-
-
-_SCALARS = dict(
-    enumerate(
-        ["double", "float", "int64", "uint64", "int32", "fixed64", "fixed32", "bool", "string", "group", "message", "bytes", "uint32", "enum", "sfixed32", "sfixed64", "sint32", "sint64"],
-        start=1,
-    )
-)

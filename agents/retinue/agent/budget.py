@@ -1,0 +1,45 @@
+"""What a tree of runs may still spend: one counter in the store under the root run, shared by children side by side.
+
+It refuses; it never waits, and it never gives back what was taken.
+"""
+
+from __future__ import annotations
+
+from retinue.agent.keys import RUN_TTL_S, spent_key
+from retinue.service.chat import Usage
+from retinue.service.envelope import Budget
+from retinue.service.errors import BudgetSpent
+from retinue.service.store import Store
+
+
+class Purse:
+    """The part of one run in its tree's budget. `ancestors` is how many runs wait above it for its answer."""
+
+    def __init__(self, store: Store, root: str, budget: Budget, *, ancestors: int) -> None:
+        self._store = store
+        self._root = root
+        self._budget = budget
+        # A call is taken only while more are left than there are runs above, so that each of them can still answer.
+        self._most = budget.model_calls - ancestors
+
+    async def take_model_call(self) -> bool:
+        """Takes one model call; True when it is not the last one, so that tools may be offered with it.
+
+        Raises BudgetSpent when there is none left to take, or no tokens.
+        """
+        tokens = self._budget.tokens
+        if tokens is not None:
+            spent = await self._store.take(spent_key(self._root, "tokens"), 0, ttl=RUN_TTL_S)
+            if spent is not None and spent >= tokens:
+                raise BudgetSpent(f"the {tokens} tokens for this whole task are used up; raise the limit or ask less")
+        taken = await self._store.take(spent_key(self._root, "calls"), 1, limit=self._most, ttl=RUN_TTL_S)
+        if taken is None:
+            most = self._budget.model_calls
+            raise BudgetSpent(f"the {most} model calls for this whole task are used up; raise the limit or ask less")
+        return taken < self._most
+
+    async def count(self, usage: Usage) -> None:
+        """Counts the tokens that a model call used, where they are limited."""
+        spent = (usage.input or 0) + (usage.output or 0)
+        if self._budget.tokens is not None and spent:
+            await self._store.take(spent_key(self._root, "tokens"), spent, ttl=RUN_TTL_S)

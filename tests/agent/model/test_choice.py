@@ -1,0 +1,152 @@
+"""Which model answers: the order of the choice, what each variable does, and what is an error at start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from retinue.agent.model import ModelEnd, ModelMessage, ModelRequest
+from retinue.agent.model.choice import Chosen, choose, ollama_url
+from retinue.agent.model.offline import Offline
+from retinue.agent.model.openai import OpenAI
+from retinue.agent.model.scripted import Scripted
+from retinue.agent.testing import Answer, ModelServer
+from retinue.service.chat import Message
+from retinue.service.errors import Invalid, MeshError, ModelUnavailable, Unsupported
+
+# Nothing listens on port 1, so no Ollama of this machine takes part.
+NO_OLLAMA = {"OLLAMA_HOST": "127.0.0.1:1"}
+OPENAI = {"OPENAI_API_KEY": "sk-openai"}
+
+
+async def chosen(environ: dict[str, str], **asked: Any) -> Chosen:
+    async with asyncio.timeout(5):
+        return await choose(environ=NO_OLLAMA | environ, **asked)
+
+
+@pytest.mark.parametrize(
+    ("environ", "asked", "name"),
+    [
+        ({}, {}, "offline/rules"),
+        (OPENAI, {}, "openai/gpt-5-mini"),
+        (OPENAI | {"GEMINI_API_KEY": "g"}, {}, "gemini/gemini-flash-latest"),
+        (OPENAI | {"RETINUE_AI_PROVIDER": "openai"}, {}, "openai/gpt-5-mini"),
+        (OPENAI | {"RETINUE_AI_PROVIDER": "offline"}, {}, "offline/rules"),
+        (OPENAI | {"RETINUE_AI_PROVIDER": "offline", "RETINUE_MODEL": "openai/x"}, {}, "openai/x"),
+        (OPENAI | {"RETINUE_MODEL": "openai/meta/llama-3"}, {}, "openai/meta/llama-3"),
+        (OPENAI | {"RETINUE_MODEL": "openai"}, {}, "openai/gpt-5-mini"),
+        (OPENAI | {"RETINUE_MODEL": "gpt"}, {}, "openai/gpt-5-mini"),
+        (OPENAI | {"RETINUE_MODEL": "offline"}, {}, "offline/rules"),
+        (OPENAI | {"RETINUE_MODEL": "openai/x"}, {"model": "offline"}, "offline/rules"),
+        (OPENAI | {"RETINUE_MODEL": "offline"}, {"model": "y", "provider": "openai"}, "openai/y"),
+        (OPENAI | {"RETINUE_MODEL": "offline"}, {"model": "openai/y", "provider": "openai"}, "openai/y"),
+        (OPENAI | {"RETINUE_MODEL": "offline"}, {"provider": "openai"}, "openai/gpt-5-mini"),
+        ({"RETINUE_MODEL": "openai/x", "RETINUE_AI_API_KEY": "k"}, {}, "openai/x"),
+        ({}, {"model": "openai/x", "api_key": "k"}, "openai/x"),
+        ({"RETINUE_MODEL": "ollama/qwen"}, {}, "ollama/qwen"),
+        ({"RETINUE_MODEL": "openai/local", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1"}, {}, "openai/local"),
+    ],
+)
+async def test_the_nearest_word_decides(environ: dict[str, str], asked: dict[str, str], name: str) -> None:
+    found = await chosen(environ, **asked)
+    assert found.model.name == name
+    assert found.why.startswith(f"{name} answers: ")
+    assert "\n" not in found.why
+
+
+@pytest.mark.parametrize(
+    ("environ", "error", "said"),
+    [
+        ({"RETINUE_MODEL": "openai/x"}, Invalid, ["OPENAI_API_KEY"]),
+        ({"RETINUE_AI_PROVIDER": "gemini"}, Invalid, ["GEMINI_API_KEY"]),
+        ({"RETINUE_AI_PROVIDER": "opnai"}, Invalid, ["opnai", "openai", "ollama", "offline", "gemini"]),
+        ({"RETINUE_MODEL": "nobody/x"}, Invalid, ["nobody", "openai", "ollama", "offline", "gemini"]),
+        ({"RETINUE_MODEL": "gtp"}, Invalid, ["provider/name", "gpt"]),
+        ({"RETINUE_MODEL": "offline/gpt"}, Invalid, ["offline/rules"]),
+        ({"ANTHROPIC_API_KEY": "k"}, Unsupported, ["anthropic", "RETINUE_MODEL"]),
+        ({"RETINUE_MODEL": "sonnet", "ANTHROPIC_API_KEY": "k"}, Unsupported, ["anthropic"]),
+        ({"RETINUE_AI_API_KEY": "k"}, Invalid, ["RETINUE_AI_PROVIDER"]),
+        ({"RETINUE_MODEL": "openai/x", "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "nonsense"}, Invalid, ["nonsense"]),
+        ({"RETINUE_AI_PROVIDER": "ollama"}, ModelUnavailable, ["127.0.0.1:1"]),
+        ({"RETINUE_AI_PROVIDER": "ollama", "OLLAMA_HOST": "here:port"}, Invalid, ["OLLAMA_HOST"]),
+    ],
+)
+async def test_what_cannot_be_had_is_an_error_that_says_what_to_do(
+    environ: dict[str, str], error: type[MeshError], said: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        await chosen(environ)
+    assert all(word in str(caught.value) for word in said), str(caught.value)
+
+
+async def test_without_a_key_the_rules_answer_and_say_which_keys_there_are() -> None:
+    found = await chosen({})
+    assert isinstance(found.model, Offline)
+    assert "no model key is set" in found.why
+    assert all(key in found.why for key in ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY"))
+
+
+async def test_a_model_that_the_agent_brings_is_taken_as_it_is() -> None:
+    model = Scripted("hi")
+    assert (await chosen(OPENAI, model=model)).model is model
+
+
+async def ask(model: object) -> str:
+    assert isinstance(model, OpenAI)
+    request = ModelRequest(messages=(ModelMessage(message=Message(role="user", text="hello")),))
+    async with model, asyncio.timeout(5):
+        *_, last = [event async for event in model.stream(request)]
+    assert isinstance(last, ModelEnd)
+    return last.text
+
+
+@pytest.mark.parametrize(
+    ("name", "variable", "path"),
+    [
+        ("openai", "OPENAI_BASE_URL", "/v1/chat/completions"),
+        ("gemini", "GEMINI_BASE_URL", "/v1/v1beta/openai/chat/completions"),
+        ("ollama", "OLLAMA_HOST", "/v1/v1/chat/completions"),
+    ],
+)
+async def test_each_provider_is_asked_where_its_variable_says(name: str, variable: str, path: str) -> None:
+    async with ModelServer(["fine"]) as server:
+        environ = {variable: server.base_url, "RETINUE_AI_API_KEY": "mine", "OPENAI_API_KEY": "other"}
+        assert await ask((await chosen(environ | {"RETINUE_MODEL": f"{name}/m"})).model) == "fine"
+        (request,) = server.requests
+    assert (request.path, request.body["model"]) == (path, "m")
+    assert request.headers.get("authorization") == (None if name == "ollama" else "Bearer mine")
+
+
+@pytest.mark.parametrize(
+    ("installed", "name"),
+    [
+        (["qwen3:8b", "llama3.2:latest"], "ollama/llama3.2:latest"),
+        (["qwen3:8b", "phi4"], "ollama/qwen3:8b"),
+        ([], "offline/rules"),
+    ],
+)
+async def test_an_ollama_that_runs_here_answers_with_a_model_that_it_has(installed: list[str], name: str) -> None:
+    tags = json.dumps({"models": [{"name": each} for each in installed]}).encode()
+    async with ModelServer([Answer(body=tags, content_type="application/json")]) as server:
+        found = await chosen({"OLLAMA_HOST": server.base_url.removesuffix("/v1")})
+        assert found.model.name == name
+        assert server.requests[0].path == "/api/tags"
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1:11434", "http://127.0.0.1:11434"),
+        ("0.0.0.0", "http://127.0.0.1:11434"),
+        (":9", "http://127.0.0.1:9"),
+        ("box", "http://box:11434"),
+        ("http://box", "http://box:80"),
+        ("https://box/ollama/", "https://box:443/ollama"),
+        ("[::]:5", "http://[::1]:5"),
+    ],
+)
+def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str) -> None:
+    assert ollama_url(host) == url
