@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -16,6 +16,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 from office.v1 import task_pb2, task_pb2_grpc
 from retinue.service.client import Client
 from retinue.service.directory import Directory
+from retinue.service.envelope import Envelope
 from retinue.service.errors import MeshError, to_metadata
 from retinue.service.registry import Lookup, Node
 from retinue.service.registry.memory import MemoryRegistry
@@ -25,6 +26,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Behaviour: TypeAlias = Callable[[Any, Context], Awaitable[Any]]
 
 TASK = "office.v1.Task"
+MILK = task_pb2.CreateTaskRequest(title="milk")
 HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 
 
@@ -127,14 +129,11 @@ class Cable:
         self._pumps.create_task(self._pump(far_reader, writer))
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
+        with suppress(ConnectionError):  # a cut is what this is for
             while data := await reader.read(65536):
                 writer.write(data)
                 await writer.drain()
-        except ConnectionError:
-            pass  # a cut is what this is for
-        finally:
-            writer.transport.abort()
+        writer.transport.abort()
 
 
 @contextmanager
@@ -168,3 +167,22 @@ async def client_of(registry: Lookup) -> AsyncIterator[Client]:
     """A client on a directory of its own."""
     async with Directory(registry) as directory, Client(directory) as client:
         yield client
+
+
+def stub(client: Client, envelope: Envelope = Envelope()) -> Any:
+    """A typed stub of the task service, over the mesh."""
+    return task_pb2_grpc.TaskStub(client.channel("task", envelope=envelope))
+
+
+class Held:
+    """A method that begins, and ends when it is let go."""
+
+    def __init__(self) -> None:
+        self.begun, self.go, self.ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, _: Any, context: Context) -> None:
+        self.begun.set()
+        try:
+            await self.go.wait()
+        finally:
+            self.ended.set()

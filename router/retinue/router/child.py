@@ -51,11 +51,6 @@ class Child:
         self._stopping = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
 
-    @property
-    def pid(self) -> int | None:
-        """The process as it is now; None while there is none."""
-        return self._process.pid if self._process is not None else None
-
     async def keep(self) -> None:
         """Keeps the process running until `stop`. Ends, setting `failed`, when it dies before `served` was set."""
         wait = FIRST_WAIT_S
@@ -78,7 +73,8 @@ class Child:
         """Asks the process to end (SIGTERM), and `keep` with it; it is killed when it takes longer than GRACE_S."""
         self._stopping.set()
         if self._process is not None:
-            self._process.terminate()
+            with suppress(ProcessLookupError):  # it has just ended by itself
+                self._process.terminate()
             asyncio.get_running_loop().call_later(GRACE_S, self.kill)
 
     def kill(self) -> None:

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 from types import TracebackType
+from typing import cast
 
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
 
 from retinue.router.child import Child
 from retinue.service.errors import Unavailable
-from retinue.service.registry import Registry
+from retinue.service.registry import Node, Registry
 
 START_S = 60.0
 log = logging.getLogger("retinue.run")
@@ -89,12 +91,14 @@ class Supervisor:
 
     async def _serving(self, name: str, before: Collection[str]) -> None:
         """Returns when a node that was not there before is listed, healthy and says that it is SERVING."""
-        async for nodes in self._registry.watch(name):
-            fresh = [node for node in nodes if node.id not in before and node.healthy]
-            if fresh:
-                await _says_serving(fresh[0].address)
-                log.info("%s is serving at %s", name, fresh[0].address)
-                return
+        watch = cast("AsyncGenerator[tuple[Node, ...], None]", self._registry.watch(name))
+        async with aclosing(watch) as views:
+            async for nodes in views:
+                fresh = [node for node in nodes if node.id not in before and node.healthy]
+                if fresh:
+                    await _says_serving(fresh[0].address)
+                    log.info("%s is serving at %s", name, fresh[0].address)
+                    return
 
     async def _stop(self) -> None:
         """Ends the groups, last first; each only when the one after it is gone."""

@@ -302,10 +302,18 @@ async def test_more_calls_than_connections_wait_and_all_are_answered() -> None:
 
 
 async def test_a_wait_for_a_free_connection_does_not_blame_the_server() -> None:
-    async with ModelServer(lambda body: Answer(latency=None)) as server, ModelClient(connections=1) as client:
+    arrived = asyncio.Event()
+
+    def script(body: Any) -> Answer:
+        arrived.set()
+        return Answer(latency=None)
+
+    async with ModelServer(script) as server, ModelClient(connections=1) as client:
         client.http.timeout = httpx.Timeout(5.0, pool=0.05)
         model = OpenAI("m", base_url=server.base_url, client=client)
         first = asyncio.create_task(end(model))
+        async with asyncio.timeout(5):
+            await arrived.wait()
         with pytest.raises(ModelError) as caught:
             await end(model)
         assert (caught.value.facts["kind"], caught.value.retryable) == ("busy", False)
