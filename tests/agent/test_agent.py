@@ -161,6 +161,19 @@ async def test_a_call_that_cannot_be_made_is_a_result_for_the_model(
     assert json.loads(model.requests[1].messages[1].message.tool_calls[0].arguments) == dict(wanted.arguments or {})
 
 
+async def test_an_integer_beyond_64_bits_reaches_the_tool_whole() -> None:
+    @tool
+    def double(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    async with Agent("clerk", model=Scripted(call("double", number=2**80), "ok"), tools=[double]) as clerk:
+        reply = await clerk.ask("go")
+        history = await clerk.history()
+    assert reply.tool_calls[0].result == str(2**81)
+    assert json.loads(history.messages[1].tool_calls[0].arguments) == {"number": 2**80}
+
+
 async def test_calls_of_one_step_run_side_by_side_and_their_results_keep_the_order_of_the_calls() -> None:
     second_ran = asyncio.Event()
 

@@ -9,12 +9,13 @@ import pytest
 from retinue.agent import Agent, Limits, tool
 from retinue.agent.model import ModelRequest, WantedCall
 from retinue.agent.model.scripted import Scripted, call
-from retinue.service.chat import RunState, StatusNote, TextDelta, ToolDone, ToolStatus, Usage
+from retinue.service.chat import RunState, StatusNote, TextDelta, ToolDone, ToolStatus
 from retinue.service.client import Client
-from retinue.service.directory import Directory
+from retinue.service.client.directory import Directory
+from retinue.service.client.peer import Peer
 from retinue.service.errors import ModelAuth, RegistryUnavailable
-from retinue.service.peer import Peer
 from retinue.service.testing import LocalMesh, Stub
+from retinue.service.usage import Usage
 
 
 @tool

@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]
 
 from office.v1 import task_pb2, task_pb2_grpc
 from retinue.service.client import Client
-from retinue.service.directory import Directory
+from retinue.service.client.directory import Directory
 from retinue.service.envelope import Envelope
 from retinue.service.errors import MeshError, to_metadata
 from retinue.service.registry import Lookup, Node

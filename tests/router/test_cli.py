@@ -307,14 +307,14 @@ def test_at_a_terminal_the_prompt_streams_and_ends_with_ctrl_d(office: Path) -> 
 
 def read_until(descriptor: int, *wanted: bytes) -> bytes:
     """What a terminal shows until all of `wanted` has come, in order; answers the question for the cursor's place."""
-    seen, until = b"", time.monotonic() + 30
-    while wanted:
-        ready, _, _ = select.select([descriptor], [], [], until - time.monotonic())
-        assert ready, seen
-        piece = os.read(descriptor, 4096)
-        if b"\x1b[6n" in piece:
-            os.write(descriptor, b"\x1b[1;1R")
-        seen += piece
-        while wanted and wanted[0] in seen:
-            wanted = wanted[1:]
+    seen, at, until = b"", 0, time.monotonic() + 30
+    for text in wanted:
+        while (found := seen.find(text, at)) < 0:
+            ready, _, _ = select.select([descriptor], [], [], until - time.monotonic())
+            assert ready, (text, seen)
+            piece = os.read(descriptor, 4096)
+            if b"\x1b[6n" in piece:
+                os.write(descriptor, b"\x1b[1;1R")
+            seen += piece
+        at = found + len(text)
     return seen

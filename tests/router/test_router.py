@@ -3,82 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
+from kit.stubs import EVERYONE, PROJECTS, TASKS, Heard, office, served
 
 from office.v1 import task_pb2, task_pb2_grpc
 from retinue.agent.model.scripted import Scripted, call
 from retinue.router.router import Router
 from retinue.service.chat import (
     Call,
-    Completed,
-    Event,
     Part,
-    Reply,
     RunState,
-    StatusNote,
-    TextDelta,
-    ToolCall,
-    Usage,
 )
 from retinue.service.envelope import Envelope
 from retinue.service.errors import ModelUnavailable, NoNode, RequestConflict
 from retinue.service.part import Service
 from retinue.service.registry import Node
 from retinue.service.testing import LocalMesh, Stub
-
-TASKS = "Keeps the task list: who has to do what."
-PROJECTS = "Plans projects and starts them."
-COMMS = "Sends messages to people."
-EVERYONE = {"task-mgr": TASKS, "project-mgr": PROJECTS, "comms-mgr": COMMS}
-
-
-@dataclass
-class Heard:
-    """What the stub agents were asked, as (agent, message)."""
-
-    asked: list[tuple[str, str]] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-
-    def stub(self, name: str, description: str = "") -> Stub:
-        def answer(message: str, call: Call) -> Reply:
-            self.asked.append((name, message))
-            self.calls.append(call)
-            return Reply(
-                text=f"{name} heard: {message}",
-                agent=name,
-                session=call.session,
-                run_id=f"run-{name}",
-                tool_calls=(ToolCall(id="c1", name=f"{name}_tool"),),
-                usage=Usage(input=10, model_calls=1),
-            )
-
-        return Stub(name, answer, description=description)
-
-
-@asynccontextmanager
-async def office(
-    heard: Heard, model: Scripted | None = None, agents: dict[str, str] = EVERYONE
-) -> AsyncIterator[LocalMesh]:
-    """A mesh with the router and a stub for each agent."""
-    async with asyncio.timeout(20), LocalMesh() as mesh:
-        stubs = [heard.stub(name, description) for name, description in agents.items()]
-        async with mesh.serve(*stubs), mesh.serve(Router(model=model or Scripted())):
-            yield mesh
-
-
-@asynccontextmanager
-async def served(*stubs: Stub) -> AsyncIterator[LocalMesh]:
-    """A mesh with the router and these stubs."""
-    async with asyncio.timeout(20), LocalMesh() as mesh, mesh.serve(*stubs), mesh.serve(Router(model=Scripted())):
-        yield mesh
-
-
-async def events_of(mesh: LocalMesh, message: str, call: Call = Call()) -> list[Event]:
-    return [event async for event in mesh.peer("router").stream(message, call)]
 
 
 async def test_the_only_agent_gets_everything_without_a_model_call() -> None:
@@ -374,52 +316,3 @@ async def test_without_agents_the_services_are_the_routers_own_tools_as_they_com
     assert "task_Task_List" in offered[0] and "chores_Task_List" not in offered[0]
     assert {"task_Task_List", "chores_Task_List"} <= offered[3]
     assert not any("Agent" in name for names in offered for name in names)
-
-
-async def test_a_stream_is_the_agents_own_as_it_comes() -> None:
-    go_on = asyncio.Event()
-
-    class Slow(Stub):
-        async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
-            yield Event(1, "run-1", TextDelta("first "))
-            await go_on.wait()
-            yield Event(2, "run-1", TextDelta("second"))
-            yield Event(3, "run-1", Completed(Reply(text="first second", agent="one", run_id="run-1")))
-
-    async with served(Slow("one")) as mesh:
-        seen: list[Event] = []
-        async for event in mesh.peer("router").stream("hello"):
-            seen.append(event)
-            go_on.set()
-    assert [event.seq for event in seen] == [1, 2, 3]
-    assert [type(event.body) for event in seen] == [TextDelta, TextDelta, Completed]
-    assert {event.run_id for event in seen} == {"run-1"}
-
-
-async def test_a_stream_of_several_agents_ends_with_the_text_of_all() -> None:
-    async with office(Heard()) as mesh:
-        events = await events_of(mesh, "@task-mgr @comms-mgr hello")
-    assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    notes = [event.body.text for event in events if isinstance(event.body, StatusNote)]
-    assert {"task-mgr is asked", "comms-mgr is asked"} <= set(notes)
-    texts = [event.body.text for event in events if isinstance(event.body, TextDelta)]
-    assert isinstance(events[-1].body, Completed)
-    assert "".join(texts) == events[-1].body.reply.text
-    assert "task-mgr:\n" in texts[0] and "comms-mgr:\n" in texts[0]
-
-
-async def test_a_stream_that_is_left_early_ends_at_the_agent() -> None:
-    left = asyncio.Event()
-
-    class Endless(Stub):
-        async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
-            try:
-                yield Event(1, "run-1", TextDelta("one"))
-                await asyncio.Event().wait()
-            finally:
-                left.set()
-
-    async with served(Endless("one")) as mesh:
-        async with aclosing(mesh.peer("router").stream("hello")) as events:
-            await anext(events)
-        await left.wait()

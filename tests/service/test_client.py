@@ -20,9 +20,9 @@ from kit.nodes import (
 )
 from kit.watching import listening
 
-from retinue.service import nodes as nodes_module
 from retinue.service.client import Client
-from retinue.service.directory import Directory
+from retinue.service.client import nodes as nodes_module
+from retinue.service.client.directory import Directory
 from retinue.service.envelope import Envelope
 from retinue.service.errors import (
     CallFailed,

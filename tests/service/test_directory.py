@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 from kit.nodes import node
 
-from retinue.service import directory as module
-from retinue.service.directory import Directory
+from retinue.service.client import directory as module
+from retinue.service.client.directory import Directory
 from retinue.service.errors import Invalid, RegistryUnavailable, UnknownName
 from retinue.service.registry import Node
 from retinue.service.registry.memory import MemoryRegistry

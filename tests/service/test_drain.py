@@ -16,7 +16,7 @@ from kit.watching import closing, until
 from office.v1 import task_pb2, task_pb2_grpc
 from retinue.service import errors
 from retinue.service.chat import Call
-from retinue.service.pulse import Timing
+from retinue.service.server.pulse import Timing
 from retinue.service.testing import LocalMesh, Stub
 from retinue.v1 import agent_pb2 as pb
 from retinue.v1.agent_pb2_grpc import AgentStub

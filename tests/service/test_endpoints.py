@@ -16,7 +16,7 @@ from kit.protos import compile_pool
 
 from office.v1 import task_pb2
 from retinue.service.client import Client
-from retinue.service.endpoints import Endpoints
+from retinue.service.client.endpoints import Endpoints
 from retinue.service.errors import CallFailed, Invalid, UnknownName, Unsupported
 
 FOREIGN = """

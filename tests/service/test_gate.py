@@ -10,8 +10,9 @@ from google.protobuf import empty_pb2
 from kit.serving import served, status_of, tasks
 
 from office.v1 import task_pb2, task_pb2_grpc
-from retinue.service import errors, gate
+from retinue.service import errors
 from retinue.service.part import Service
+from retinue.service.server import gate
 from retinue.service.testing import Stub
 from retinue.v1 import agent_pb2 as pb
 from retinue.v1.agent_pb2_grpc import AgentStub

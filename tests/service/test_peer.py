@@ -23,8 +23,8 @@ from retinue.service.chat import (
     Remembers,
     Reply,
     TextDelta,
-    Usage,
 )
+from retinue.service.client.peer import Peer
 from retinue.service.envelope import Budget, Envelope
 from retinue.service.errors import (
     CycleRefused,
@@ -36,8 +36,8 @@ from retinue.service.errors import (
     SessionBusy,
     UnknownName,
 )
-from retinue.service.peer import Peer
 from retinue.service.testing import LocalMesh, Stub
+from retinue.service.usage import Usage
 
 
 class Clerk(Stub):

@@ -13,9 +13,9 @@ from kit.watching import closing, listening, until
 
 from retinue.service import errors
 from retinue.service.mesh import Mesh
-from retinue.service.pulse import Timing
 from retinue.service.registry import Node, Registry
 from retinue.service.registry.memory import MemoryRegistry
+from retinue.service.server.pulse import Timing
 from retinue.service.settings import Settings
 from retinue.service.store import Store
 from retinue.service.store.memory import MemoryStore

@@ -14,6 +14,7 @@ from retinue.service import chat, errors, wire
 from retinue.service.chat import Call, Completed, Event, Failed, History, Message, Reply, TextDelta
 from retinue.service.envelope import Envelope
 from retinue.service.testing import Stub
+from retinue.service.usage import Usage
 from retinue.v1 import agent_pb2 as pb
 from retinue.v1.agent_pb2_grpc import AgentStub
 
@@ -262,7 +263,7 @@ async def test_a_long_or_odd_message_keeps_its_reason(letter: str) -> None:
 
 
 async def test_usage_comes_back_in_trailers_of_a_reply_and_of_a_failure() -> None:
-    used = chat.Usage(input=10, output=0, model_calls=2)
+    used = Usage(input=10, output=0, model_calls=2)
 
     def answer(message: str, call: Call) -> Reply:
         if message == "fail":

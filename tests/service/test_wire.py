@@ -8,6 +8,7 @@ from google.protobuf import message
 
 from retinue.service import chat, errors, wire
 from retinue.service.envelope import Envelope
+from retinue.service.usage import Usage
 from retinue.v1 import agent_pb2 as pb
 
 CALL = chat.ToolCall(
@@ -33,7 +34,7 @@ REPLY = chat.Reply(
     session="s",
     run_id="r1",
     state=chat.RunState.INCOMPLETE,
-    usage=chat.Usage(input=0, output=7, model_calls=2),
+    usage=Usage(input=0, output=7, model_calls=2),
     plan=(chat.PlanStep("buy milk", "in_progress"), chat.PlanStep("drink it")),
     pending=(chat.Pending(id="p", kind="approval", tool_call_id="c1", name="n", arguments="{}", text="sure?"),),
     reason="model calls",
@@ -186,12 +187,10 @@ def test_what_a_later_version_sends_is_refused_in_words() -> None:
         wire.from_response(pb.ChatResponse.FromString(bytes([6 << 3, 99])))
 
 
-@pytest.mark.parametrize(
-    "usage", [chat.Usage(), chat.Usage(model_calls=1), chat.Usage(input=3, output=0, reasoning=1, model_calls=2)]
-)
-def test_usage_travels_in_a_trailer(usage: chat.Usage) -> None:
+@pytest.mark.parametrize("usage", [Usage(), Usage(model_calls=1), Usage(input=3, output=0, reasoning=1, model_calls=2)])
+def test_usage_travels_in_a_trailer(usage: Usage) -> None:
     assert wire.usage_of_trailers([("other", "x"), *wire.usage_trailer(usage)]) == usage
 
 
 def test_a_bad_usage_trailer_is_passed_over() -> None:
-    assert wire.usage_of_trailers([(wire.USAGE, "calls=x,input=-1,,=3")]) == chat.Usage()
+    assert wire.usage_of_trailers([(wire.USAGE, "calls=x,input=-1,,=3")]) == Usage()

@@ -7,12 +7,12 @@ the run itself, leaves here as an exception.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import orjson
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
@@ -20,10 +20,11 @@ from retinue.agent.hooks import Block, Change, Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import WantedCall
 from retinue.agent.tools import Handler, Invocation, Tool, ToolResult
-from retinue.service.chat import ToolCall, ToolStatus, Usage
+from retinue.service.chat import ToolCall, ToolStatus
 from retinue.service.errors import MeshError, cut
 from retinue.service.names import did_you_mean
 from retinue.service.text import sane
+from retinue.service.usage import Usage
 
 log = logging.getLogger("retinue.agent")
 
@@ -142,7 +143,7 @@ class Batch:
 
 def parsed(call: ToolCall) -> Mapping[str, object]:
     """The arguments of a call as they stand in the history: always one JSON object."""
-    arguments: Mapping[str, object] = orjson.loads(call.arguments)
+    arguments: Mapping[str, object] = json.loads(call.arguments)
     return arguments
 
 

@@ -6,10 +6,10 @@ It refuses; it never waits, and it never gives back what was taken.
 from __future__ import annotations
 
 from retinue.agent.keys import RUN_TTL_S, spent_key
-from retinue.service.chat import Usage
 from retinue.service.envelope import Budget
 from retinue.service.errors import BudgetSpent
 from retinue.service.store import Store
+from retinue.service.usage import Usage
 
 
 class Purse:

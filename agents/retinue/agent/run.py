@@ -7,6 +7,7 @@ choose a model or know how it is served; its limits are the host's and the tree'
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -55,13 +56,13 @@ from retinue.service.chat import (
     ToolDone,
     ToolInput,
     ToolStarted,
-    Usage,
 )
 from retinue.service.envelope import HOP_MARGIN_S, Envelope
 from retinue.service.errors import DeadlinePassed, InternalError, MeshError, ModelUnavailable
 from retinue.service.names import new_id
 from retinue.service.store import Store
 from retinue.service.text import Joiner, sane, sane_json
+from retinue.service.usage import Usage
 
 log = logging.getLogger("retinue.agent")
 
@@ -229,7 +230,8 @@ class Run:
     def _wanted(self, call: WantedCall) -> Wanted:
         # The server's ids repeat or are missing: ours are unique, and theirs stay on the wire.
         arguments = sane_json(dict(call.arguments)) if call.arguments is not None else {}
-        text = orjson.dumps(arguments).decode()
+        # Not orjson, which refuses integers beyond 64 bits.
+        text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
         return Wanted(ToolCall(id=new_id("call-"), name=sane(call.name), arguments=text), call)
 
     def _assistant(self, end: ModelEnd, wanted: Sequence[Wanted]) -> Entry:

@@ -15,9 +15,10 @@ from retinue.agent.model import Model, ModelEnd, ModelMessage, ModelRequest, Sto
 from retinue.agent.tools import ToolSpec
 from retinue.router.log import ROUTE, Errand
 from retinue.router.match import Candidate
-from retinue.service.chat import Message, Usage
+from retinue.service.chat import Message
 from retinue.service.errors import ModelUnavailable, cut
 from retinue.service.text import sane
+from retinue.service.usage import Usage
 
 DESCRIPTION_BYTES = 500
 log = logging.getLogger("retinue.router")

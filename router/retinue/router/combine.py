@@ -8,8 +8,9 @@ from contextlib import aclosing
 
 from retinue.router.log import Outcome
 from retinue.service.background import Background
-from retinue.service.chat import Completed, Event, Failed, Reply, RunState, Usage
+from retinue.service.chat import Completed, Event, Failed, Reply, RunState
 from retinue.service.errors import InternalError, MeshError
+from retinue.service.usage import Usage
 
 
 def combined(outcomes: Sequence[Outcome]) -> Reply:

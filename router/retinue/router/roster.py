@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retinue.router.match import Candidate
-from retinue.service.directory import Directory
+from retinue.service.client.directory import Directory
 from retinue.service.errors import UnknownName
 from retinue.service.names import did_you_mean
 

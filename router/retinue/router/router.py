@@ -32,10 +32,10 @@ from retinue.service.chat import (
     Reply,
     StatusNote,
     TextDelta,
-    Usage,
 )
 from retinue.service.errors import InternalError, MeshError, NoNode, UnknownName
 from retinue.service.names import check_name
+from retinue.service.usage import Usage
 
 if TYPE_CHECKING:
     from retinue.service.mesh import Mesh

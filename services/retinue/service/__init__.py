@@ -6,10 +6,10 @@ before it is used, and no model layer ever.
 
 from retinue.service.chat import Call, Chat, Event, Reply
 from retinue.service.client import Client
+from retinue.service.client.peer import Peer
 from retinue.service.errors import MeshError
 from retinue.service.mesh import Mesh
 from retinue.service.part import Service
-from retinue.service.peer import Peer
 from retinue.service.server import Server
 from retinue.service.settings import Settings
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from retinue.service.envelope import Envelope
 from retinue.service.errors import MeshError
+from retinue.service.usage import Usage
 
 
 class RunState(enum.Enum):
@@ -67,29 +68,6 @@ class ToolCall:
     error: str = ""
     duration_ms: int = 0
     run_id: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """Tokens as the model server counted them; None is unknown. input includes cached, output includes reasoning."""
-
-    input: int | None = None
-    output: int | None = None
-    cached: int | None = None
-    reasoning: int | None = None
-    model_calls: int = 0
-
-    def __add__(self, other: Usage) -> Usage:
-        def both(a: int | None, b: int | None) -> int | None:
-            return a if b is None else b if a is None else a + b
-
-        return Usage(
-            input=both(self.input, other.input),
-            output=both(self.output, other.output),
-            cached=both(self.cached, other.cached),
-            reasoning=both(self.reasoning, other.reasoning),
-            model_calls=self.model_calls + other.model_calls,
-        )
 
 
 @dataclass(frozen=True, slots=True)

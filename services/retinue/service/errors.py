@@ -25,16 +25,14 @@ MeshError
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import grpc
 from google.protobuf import duration_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from retinue.service.text import sane
-
-if TYPE_CHECKING:
-    from retinue.service.chat import Usage
+from retinue.service.usage import Usage
 
 DOMAIN = "retinue"
 DETAILS_KEY = "grpc-status-details-bin"

@@ -10,25 +10,34 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from typing import Self
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from typing import Protocol, Self, runtime_checkable
 
 from retinue.service.chat import Call, Reply
 from retinue.service.client import Client
-from retinue.service.directory import Directory
+from retinue.service.client.directory import Directory
+from retinue.service.client.peer import Peer
 from retinue.service.envelope import HOP_MARGIN_S, Envelope
 from retinue.service.errors import Invalid
-from retinue.service.part import Mountable, Part, Service
-from retinue.service.peer import Peer
-from retinue.service.pulse import Timing
+from retinue.service.part import Part, Service
 from retinue.service.registry import Registry, open_registry
 from retinue.service.server import Server
+from retinue.service.server.pulse import Timing
 from retinue.service.settings import LOOPBACK, Settings
 from retinue.service.store import Store, open_store
 
 __all__ = ["Mesh", "Mountable", "Part", "Service"]
 
 _log = logging.getLogger("retinue.mesh")
+
+
+@runtime_checkable
+class Mountable(Protocol):
+    """A part that needs the mesh while it serves."""
+
+    def mounted(self, mesh: Mesh) -> AbstractAsyncContextManager[None]:
+        """Entered before the part's server starts, left after it has stopped."""
+        ...
 
 
 class Mesh:
@@ -115,7 +124,14 @@ class Mesh:
             for part in parts:
                 if isinstance(part, Mountable):
                     await stack.enter_async_context(part.mounted(self))
-                server = Server(part, self, listen=listen or LOOPBACK, advertise=advertise or "")
+                server = Server(
+                    part,
+                    self.registry,
+                    self.store,
+                    listen=listen or LOOPBACK,
+                    advertise=advertise or "",
+                    timing=self.timing,
+                )
                 servers.append(await stack.enter_async_context(server))
             yield tuple(servers)
 

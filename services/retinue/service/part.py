@@ -1,21 +1,17 @@
 """What a mesh can serve: anything that is a Chat, or a plain gRPC service.
 
-It holds the shapes alone; server.py serves them and mesh.py gives them a life.
+It holds the shapes alone; the server serves them and mesh.py gives them a life.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, TypeAlias
 
 import grpc.aio
 
 from retinue.service.chat import Chat, Describes, Description
-
-if TYPE_CHECKING:
-    from retinue.service.mesh import Mesh
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,15 +29,6 @@ class Service:
 
 
 Part: TypeAlias = Chat | Service
-
-
-@runtime_checkable
-class Mountable(Protocol):
-    """A part that needs the mesh while it serves."""
-
-    def mounted(self, mesh: Mesh) -> AbstractAsyncContextManager[None]:
-        """Entered before the part's server starts, left after it has stopped."""
-        ...
 
 
 def describe(part: Part) -> Description:

@@ -12,7 +12,7 @@ from typing import TypeAlias
 from retinue.service.chat import Call, Completed, Description, Event, Reply, TextDelta
 from retinue.service.mesh import Mesh
 from retinue.service.names import new_id
-from retinue.service.pulse import Timing
+from retinue.service.server.pulse import Timing
 from retinue.service.settings import Settings
 
 Answer: TypeAlias = Callable[[str, Call], "Reply | str | Awaitable[Reply | str]"]

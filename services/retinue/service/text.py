@@ -15,7 +15,8 @@ _HIGH = range(0xD800, 0xDC00)
 
 def sane(text: str) -> str:
     """`text` with surrogate pairs joined, and each lone surrogate and NUL as one U+FFFD."""
-    if not _BROKEN.search(text):
+    # Most text is plain ASCII, which is told in no time.
+    if (text.isascii() and "\x00" not in text) or not _BROKEN.search(text):
         return text
     joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return joined.replace("\x00", REPLACEMENT)

@@ -38,11 +38,11 @@ from retinue.service.chat import (
     ToolInput,
     ToolStarted,
     ToolStatus,
-    Usage,
 )
 from retinue.service.content import from_context, from_part, to_context, to_part
 from retinue.service.envelope import Envelope
 from retinue.service.text import sane
+from retinue.service.usage import Usage
 from retinue.v1 import agent_pb2 as pb
 
 # The trailer that tells what a run has used, also when it failed and there is no response to say so.

@@ -18,8 +18,9 @@ from retinue.agent.model.failures import Failures
 from retinue.agent.model.openai import OpenAI
 from retinue.agent.model.openai_request import Dialect, encode
 from retinue.agent.model.transport import ModelClient
-from retinue.service.chat import Message, ToolCall, Usage
+from retinue.service.chat import Message, ToolCall
 from retinue.service.errors import ModelError
+from retinue.service.usage import Usage
 
 CASES = {path.stem: json.loads(path.read_text()) for path in sorted(Path(__file__).with_name("cases").glob("*.json"))}
 STREAMS = [name for name, case in CASES.items() if case["kind"] != "error"]

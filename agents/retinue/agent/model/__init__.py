@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from retinue.agent.tools import ToolSpec
-from retinue.service.chat import Message, Usage
+from retinue.service.chat import Message
+from retinue.service.usage import Usage
 
 
 class Stop(enum.Enum):

@@ -13,8 +13,8 @@ from typing import Any
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, Stop
 from retinue.agent.model.assemble import CallAssembly
 from retinue.agent.model.failures import Failures
-from retinue.service.chat import Usage
 from retinue.service.text import Joiner, sane, sane_json
+from retinue.service.usage import Usage
 
 logger = logging.getLogger("retinue.model")
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelToolInput, Stop, WantedCall
-from retinue.service.chat import Usage
+from retinue.service.usage import Usage
 
 UNKNOWN = Usage()
 _PIECES = re.compile(r"\S+\s*\S*\s*\S*\s*|\s+")

@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelRequest, ModelText, WantedCall
 from retinue.agent.model.said import UNKNOWN, say
-from retinue.service.chat import Usage
 from retinue.service.errors import ModelError
 from retinue.service.names import new_id
+from retinue.service.usage import Usage
 
 Said: TypeAlias = str | WantedCall | Sequence[str | WantedCall] | ModelEnd | BaseException
 # What one request is answered with. A function gets the request; a coroutine function may wait for the test.

@@ -12,8 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from retinue.service.chat import ToolStatus, Usage
+from retinue.service.chat import ToolStatus
 from retinue.service.envelope import Envelope
+from retinue.service.usage import Usage
 
 if TYPE_CHECKING:
     from retinue.service.mesh import Mesh

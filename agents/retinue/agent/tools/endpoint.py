@@ -24,8 +24,8 @@ from retinue.v1 import agent_pb2
 
 if TYPE_CHECKING:
     from retinue.service.client import Client
-    from retinue.service.directory import Nodes
-    from retinue.service.endpoints import Endpoint, Endpoints
+    from retinue.service.client.directory import Nodes
+    from retinue.service.client.endpoints import Endpoint, Endpoints
     from retinue.service.mesh import Mesh
 
 log = logging.getLogger("retinue.tools")

@@ -14,8 +14,8 @@ from retinue.router.cli.reach import execute, reached
 
 if TYPE_CHECKING:
     from retinue.service.chat import Message, Plan
-    from retinue.service.directory import Directory
-    from retinue.service.peer import Peer
+    from retinue.service.client.directory import Directory
+    from retinue.service.client.peer import Peer
     from retinue.service.registry import Node
 
 app = typer.Typer(help="The agents of the mesh.", no_args_is_help=True, rich_markup_mode=None)
@@ -160,7 +160,7 @@ async def _all_messages(peer: Peer, session: str) -> list[Message]:
 
 
 def _peer(client: Any, name: str) -> Peer:
-    from retinue.service.peer import Peer
+    from retinue.service.client.peer import Peer
 
     return Peer(client, name)
 

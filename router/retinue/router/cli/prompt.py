@@ -16,10 +16,10 @@ from retinue.router.cli.lines import read_lines
 from retinue.router.cli.printing import as_json, note, on_terminal, one_line, out, out_json, out_table
 from retinue.service.chat import Call, Reply
 from retinue.service.client import Client
+from retinue.service.client.peer import Peer
 from retinue.service.envelope import Envelope
 from retinue.service.errors import MeshError
 from retinue.service.names import new_id
-from retinue.service.peer import Peer
 from retinue.service.wire import to_response
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import typer
 
 if TYPE_CHECKING:
     from retinue.service.client import Client
-    from retinue.service.directory import Directory
+    from retinue.service.client.directory import Directory
 
 START = "start one with `retinue run`"
 
@@ -54,7 +54,7 @@ def in_own_words() -> Iterator[None]:
 async def reached(*, empty: bool = False) -> AsyncIterator[Client]:
     """A client of the mesh that runs here. Stop, saying where was looked, when there is none; `empty` will do too."""
     from retinue.service.client import Client
-    from retinue.service.directory import Directory
+    from retinue.service.client.directory import Directory
     from retinue.service.registry import open_registry
     from retinue.service.settings import Settings, masked
 

@@ -14,7 +14,7 @@ from retinue.router.cli.reach import execute, reached
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-    from retinue.service.endpoints import Endpoint
+    from retinue.service.client.endpoints import Endpoint
 
 app = typer.Typer(help="The services of the mesh.", no_args_is_help=True, rich_markup_mode=None)
 

@@ -7,19 +7,44 @@ requests are sent, since what a caller streams could not be sent a second time.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import Any, NoReturn, Protocol, Self
 
 import grpc
 from google.protobuf import descriptor_pool
 
-from retinue.service.endpoints import declared_repeatable
+from retinue.service.client.endpoints import declared_repeatable
 from retinue.service.envelope import Envelope
 from retinue.service.errors import Unsupported
 
-if TYPE_CHECKING:
-    from retinue.service.client import Client
+
+class Caller(Protocol):
+    """What a channel needs of a client: calls of methods by path, with bytes out and in."""
+
+    async def unary(
+        self,
+        name: str,
+        path: str,
+        request: bytes,
+        *,
+        timeout: float | None = None,
+        envelope: Envelope = ...,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        repeatable: bool = False,
+    ) -> bytes: ...
+
+    def stream(
+        self,
+        name: str,
+        path: str,
+        request: bytes,
+        *,
+        timeout: float | None = None,
+        envelope: Envelope = ...,
+        metadata: Iterable[tuple[str, str | bytes]] = (),
+        repeatable: bool = False,
+    ) -> AsyncGenerator[bytes, None]: ...
 
 
 class MeshChannel(grpc.aio.Channel):
@@ -31,7 +56,7 @@ class MeshChannel(grpc.aio.Channel):
 
     def __init__(
         self,
-        client: Client,
+        client: Caller,
         name: str,
         *,
         envelope: Envelope = Envelope(),
@@ -82,7 +107,7 @@ class MeshChannel(grpc.aio.Channel):
 class _Method:
     """One method of a stub. `timeout` is in seconds, 120 unless set."""
 
-    client: Client
+    client: Caller
     name: str
     envelope: Envelope
     path: str

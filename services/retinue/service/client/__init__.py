@@ -14,15 +14,15 @@ from typing import Any, Self, TypeVar
 import grpc
 
 from retinue.service.background import Background
-from retinue.service.channel import MeshChannel
-from retinue.service.descriptors import read_services
-from retinue.service.directory import Directory
-from retinue.service.endpoints import Endpoint, Endpoints
+from retinue.service.client.channel import MeshChannel
+from retinue.service.client.descriptors import read_services
+from retinue.service.client.directory import Directory
+from retinue.service.client.endpoints import Endpoint, Endpoints
+from retinue.service.client.metadata import check_metadata
+from retinue.service.client.nodes import Line, Pool
+from retinue.service.client.search import Search
 from retinue.service.envelope import HOP_MARGIN_S, TO, Envelope
 from retinue.service.errors import CallFailed, DeadlinePassed, MeshError, Unsupported, from_rpc
-from retinue.service.metadata import check_metadata
-from retinue.service.nodes import Line, Pool
-from retinue.service.search import Search
 from retinue.service.transport import MESSAGE_BYTES
 from retinue.service.wire import usage_of_trailers
 

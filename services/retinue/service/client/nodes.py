@@ -14,7 +14,7 @@ from collections.abc import Collection
 import grpc
 
 from retinue.service.background import Background
-from retinue.service.directory import Nodes
+from retinue.service.client.directory import Nodes
 from retinue.service.errors import CallFailed, Cancelled, DeadlinePassed, Draining, MeshError, WrongNode
 from retinue.service.registry import Node
 from retinue.service.transport import CHANNEL_OPTIONS

@@ -11,26 +11,24 @@ import logging
 import secrets
 from collections.abc import Iterable, Mapping
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 import grpc
 import grpc.aio
 
-from retinue.service import address, reflection
 from retinue.service.background import Background
 from retinue.service.errors import RegistryUnavailable
-from retinue.service.gate import Gate
 from retinue.service.names import check_name
 from retinue.service.part import Part, Service, describe
-from retinue.service.pulse import beat, follow_store
-from retinue.service.registry import Node
-from retinue.service.servicer import AgentServicer, alias
+from retinue.service.registry import Node, Registry
+from retinue.service.server import address, reflection
+from retinue.service.server.gate import Gate
+from retinue.service.server.pulse import Timing, beat, follow_store
+from retinue.service.server.servicer import AgentServicer, alias
 from retinue.service.settings import LOOPBACK
+from retinue.service.store import Store
 from retinue.service.transport import SERVER_OPTIONS
 from retinue.v1 import agent_pb2_grpc
-
-if TYPE_CHECKING:
-    from retinue.service.mesh import Mesh
 
 _log = logging.getLogger("retinue.server")
 # Calls that were on their way when the server stopped still get their refusal.
@@ -40,13 +38,26 @@ _GRACE_S = 0.5
 class Server:
     """Serves `part` while it is entered; `node` and `address` are known from then on.
 
+    `registry` is where it makes itself known, and `store` drives its health.
+
     Entering raises Invalid for a bad name, an address that is taken or that others could not reach, and
     RegistryUnavailable. Leaving drains: see `drain`.
     """
 
-    def __init__(self, part: Part, mesh: Mesh, *, listen: str = LOOPBACK, advertise: str = "") -> None:
+    def __init__(
+        self,
+        part: Part,
+        registry: Registry,
+        store: Store,
+        *,
+        listen: str = LOOPBACK,
+        advertise: str = "",
+        timing: Timing | None = None,
+    ) -> None:
         self._part = part
-        self._mesh = mesh
+        self._registry = registry
+        self._store = store
+        self._timing = timing or Timing()
         self._listen = listen
         self._advertise = advertise
         self._drained = False
@@ -77,7 +88,7 @@ class Server:
             stack.push_async_callback(self._server.stop, 0)
             await self._health.report(True)
             self._node = self._describe_node(port)
-            await self._mesh.registry.register(self._node)
+            await self._registry.register(self._node)
             self._pulse = self._start_pulse(await stack.enter_async_context(Background()))
             self._stack = stack.pop_all()
         _log.info("%s serves on %s", self._node.id, self.address)
@@ -105,13 +116,13 @@ class Server:
 
     async def _leave_list(self) -> None:
         try:
-            await self._mesh.registry.deregister(self._node)
+            await self._registry.deregister(self._node)
         except RegistryUnavailable as error:
             _log.warning("%s stays on the list until it expires there: %s", self._node.id, error)
         await self._health.end()
 
     async def _finish(self) -> None:
-        timing = self._mesh.timing
+        timing = self._timing
         self._gate.close()
         if await self._gate.settle(within=timing.drain, quiet=timing.quiet):
             await self._server.stop(_GRACE_S)
@@ -151,10 +162,10 @@ class Server:
         )
 
     def _start_pulse(self, background: Background) -> tuple[asyncio.Task[None], ...]:
-        mesh, timing = self._mesh, self._mesh.timing
+        timing = self._timing
         return (
-            background.start(beat(mesh.registry, self._node, every=timing.heartbeat)),
-            background.start(follow_store(mesh.store, self._node, self._health.report, every=timing.ping)),
+            background.start(beat(self._registry, self._node, every=timing.heartbeat)),
+            background.start(follow_store(self._store, self._node, self._health.report, every=timing.ping)),
         )
 
     async def _end_pulse(self) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from retinue.service.directory import Directory, Nodes
+from retinue.service.client.directory import Directory, Nodes
+from retinue.service.client.nodes import Line, Pool, broke_off
 from retinue.service.errors import (
     Draining,
     MeshError,
@@ -18,7 +19,6 @@ from retinue.service.errors import (
     UnknownName,
     WrongNode,
 )
-from retinue.service.nodes import Line, Pool, broke_off
 
 # How long a call whose nodes all refuse waits for another one, seconds.
 WAIT_S = 10.0
