@@ -5,6 +5,8 @@ It refuses; it never waits, and it never gives back what was taken.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from retinue.agent.keys import RUN_TTL_S, spent_key
 from retinue.service.envelope import Budget
 from retinue.service.errors import BudgetSpent
@@ -22,17 +24,19 @@ class Purse:
         # A call is taken only while more are left than there are runs above, so that each of them can still answer.
         self._most = budget.model_calls - ancestors
 
-    async def take_model_call(self) -> bool:
+    def take_model_call(self) -> Awaitable[bool]:
         """Takes one model call; True when it is not the last one, so that tools may be offered with it.
 
-        Raises BudgetSpent when there is none left to take, or no tokens.
+        Awaiting it raises BudgetSpent when there is none left to take, or no tokens.
         """
-        tokens = self._budget.tokens
+        return self._taken(self._store.take(spent_key(self._root, "calls"), 1, limit=self._most, ttl=RUN_TTL_S))
+
+    async def _taken(self, call: Awaitable[int | None]) -> bool:
+        taken, tokens = await call, self._budget.tokens
         if tokens is not None:
             spent = await self._store.take(spent_key(self._root, "tokens"), 0, ttl=RUN_TTL_S)
             if spent is not None and spent >= tokens:
                 raise BudgetSpent(f"the {tokens} tokens for this whole task are used up; raise the limit or ask less")
-        taken = await self._store.take(spent_key(self._root, "calls"), 1, limit=self._most, ttl=RUN_TTL_S)
         if taken is None:
             most = self._budget.model_calls
             raise BudgetSpent(f"the {most} model calls for this whole task are used up; raise the limit or ask less")

@@ -362,7 +362,7 @@ class Run:
             return error
         return None
 
-    async def _record(self, state: RunState, reason: str = "") -> None:
+    def _record(self, state: RunState, reason: str = "") -> Awaitable[None]:
         record = {
             "agent": self._host.name,
             "session": self._call.session,
@@ -371,7 +371,7 @@ class Run:
             "root": self._root,
             "parent": self._call.envelope.parent,
         }
-        await self._host.store.put(run_key(self.id), orjson.dumps(record), ttl=RUN_TTL_S)
+        return self._host.store.put(run_key(self.id), orjson.dumps(record), ttl=RUN_TTL_S)
 
     def _say(self, kind: type[TextDelta] | type[ThinkingDelta], piece: str) -> None:
         if piece:

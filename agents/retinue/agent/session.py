@@ -6,7 +6,7 @@ A session writes only at its end and only when nobody else has written since: wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any, Protocol
 
 import orjson
@@ -16,7 +16,7 @@ from retinue.agent.keys import history_key, plan_key, session_ttl
 from retinue.service.background import together
 from retinue.service.chat import History, Plan, PlanStep
 from retinue.service.errors import Invalid, SessionBusy
-from retinue.service.store import Conflict, Store
+from retinue.service.store import Conflict, Span, Store
 
 PAGE = 100
 MOST_A_PAGE = 1000
@@ -29,8 +29,8 @@ class Conversation(Protocol):
     entries: list[Entry]
     plan: Plan
 
-    async def load(self, groups: int) -> None:
-        """Reads the last `groups` groups and the plan."""
+    def load(self, groups: int) -> Awaitable[None]:
+        """Reads the last `groups` groups and the plan; what it returns is awaited."""
         ...
 
     async def append(self, *entries: Entry) -> None:
@@ -73,9 +73,13 @@ class Session:
         # Results of one step come in any order, and each append names the length that it expects.
         self._writing = asyncio.Lock()
 
-    async def load(self, groups: int) -> None:
+    def load(self, groups: int) -> Awaitable[None]:
+        tail, plan = self._store.read(self._history_key, -4 * groups), self._store.get(self._plan_key)
+        return self._loaded(groups, tail, plan)
+
+    async def _loaded(self, groups: int, tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]) -> None:
+        span, plan = await together(tail, stored_plan)
         want = 4 * groups
-        span, plan = await together(self._store.read(self._history_key, -want), self._store.get(self._plan_key))
         while True:
             self.entries = [decode(raw) for raw in span.entries]
             begins = sum(entry.message.role == "user" for entry in self.entries)

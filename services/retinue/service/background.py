@@ -39,9 +39,22 @@ class Background:
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:
-    """The results of `work`, done side by side, in its order. When some fail, the first error, once all have ended."""
-    results = await asyncio.gather(*work, return_exceptions=True)
-    for result in results:
-        if isinstance(result, BaseException):
-            raise result
+    """The results of `work` in its order; when some fail, the first error, once all have ended.
+
+    It starts no task: what began when it was called goes on side by side, and the rest is done one by one.
+    """
+    results: list[Any] = []
+    errors: list[Exception] = []
+    for at, each in enumerate(work):
+        try:
+            results.append(await each)
+        except Exception as error:
+            errors.append(error)
+        except BaseException:
+            for rest in work[at + 1 :]:
+                if isinstance(rest, Coroutine):
+                    rest.close()
+            raise
+    if errors:
+        raise errors[0]
     return results

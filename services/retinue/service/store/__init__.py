@@ -3,13 +3,15 @@
 A store keeps bytes under keys and promises order and atomicity; it knows nothing of sessions, runs or agents.
 Backends are sibling modules named after their product: memory, sqlite, redis.
 
-Every method raises StoreUnavailable when the store cannot be reached, and never retries a write by itself.
+Every method raises StoreUnavailable when the store cannot be reached, and never retries a write by itself. Calls of
+one caller are carried out in the order in which they are made; a store may begin with a call before it is awaited, so
+that what is asked for together costs one round trip. Whoever calls a method awaits what it returns.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +59,7 @@ class Lease:
 class Logs(Protocol):
     """Lists that only grow at their end."""
 
-    async def append(
+    def append(
         self,
         key: str,
         entries: Sequence[bytes],
@@ -65,7 +67,7 @@ class Logs(Protocol):
         at: int | None = None,
         lease: Lease | None = None,
         ttl: float | None = None,
-    ) -> int:
+    ) -> Awaitable[int]:
         """Adds `entries` in one piece and returns the log's new length.
 
         `at` is the length that the writer expects: Conflict when it is another, except that an append which was
@@ -74,7 +76,7 @@ class Logs(Protocol):
         """
         ...
 
-    async def read(self, key: str, start: int = 0, stop: int | None = None) -> Span:
+    def read(self, key: str, start: int = 0, stop: int | None = None) -> Awaitable[Span]:
         """Entries from `start` (negative: counted from the end) up to, not with, `stop`. No such log: an empty span."""
         ...
 
@@ -82,18 +84,18 @@ class Logs(Protocol):
 class Records(Protocol):
     """Single values."""
 
-    async def get(self, key: str) -> bytes | None: ...
+    def get(self, key: str) -> Awaitable[bytes | None]: ...
 
-    async def put(
+    def put(
         self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
-    ) -> None:
+    ) -> Awaitable[None]:
         """Writes the value. `expect` is what must stand there now (None: nothing); Conflict otherwise.
 
         `ttl` (seconds) is how long it is kept from now on; None keeps it for good, whatever was said before.
         """
         ...
 
-    async def delete(self, *keys: str) -> int:
+    def delete(self, *keys: str) -> Awaitable[int]:
         """Removes logs, records, tables, leases and counters of these keys; returns how many there were."""
         ...
 
@@ -101,15 +103,17 @@ class Records(Protocol):
 class Tables(Protocol):
     """Rows by id under one key."""
 
-    async def rows(self, key: str) -> Mapping[str, bytes]:
+    def rows(self, key: str) -> Awaitable[Mapping[str, bytes]]:
         """All rows of the table, in no order."""
         ...
 
-    async def put_row(self, key: str, row: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING) -> None:
+    def put_row(
+        self, key: str, row: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING
+    ) -> Awaitable[None]:
         """Writes one row; `expect` as in `Records.put`."""
         ...
 
-    async def drop_row(self, key: str, row: str) -> bool:
+    def drop_row(self, key: str, row: str) -> Awaitable[bool]:
         """Removes one row; False when there was none."""
         ...
 
@@ -117,18 +121,18 @@ class Tables(Protocol):
 class Leases(Protocol):
     """Who may write, and until when. The store's own clock decides."""
 
-    async def acquire(self, key: str, owner: str, *, ttl: float) -> Lease | None:
+    def acquire(self, key: str, owner: str, *, ttl: float) -> Awaitable[Lease | None]:
         """A new lease for `ttl` seconds when nobody holds one (or `owner` does); None while somebody else does.
 
         Acquiring again as the present owner extends the lease and keeps its token.
         """
         ...
 
-    async def renew(self, lease: Lease, *, ttl: float) -> bool:
+    def renew(self, lease: Lease, *, ttl: float) -> Awaitable[bool]:
         """Extends the lease; False when it is no longer this owner's."""
         ...
 
-    async def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease) -> Awaitable[None]:
         """Gives the lease up; a no-op when it is no longer this owner's."""
         ...
 
@@ -136,7 +140,9 @@ class Leases(Protocol):
 class Counters(Protocol):
     """Numbers that many writers share."""
 
-    async def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> int | None:
+    def take(
+        self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None
+    ) -> Awaitable[int | None]:
         """Adds `amount` and returns the sum; None, with nothing added, when the sum would pass `limit`.
 
         `ttl` as in `Logs.append`.
@@ -150,7 +156,7 @@ class Store(Logs, Records, Tables, Leases, Counters, Protocol):
     @property
     def url(self) -> str: ...
 
-    async def ping(self) -> None:
+    def ping(self) -> Awaitable[None]:
         """Returns when the store answers; StoreUnavailable otherwise."""
         ...
 

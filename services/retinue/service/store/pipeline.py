@@ -7,7 +7,7 @@ and replies, no keys; it never sends a command a second time, since nobody knows
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, Self
 
@@ -72,8 +72,8 @@ class Pipeline:
         # What the body raised is the body's: a group that is told of it would wrap it.
         await self._group.__aexit__(None, None, None)
 
-    async def send(self, *words: Word) -> Any:
-        """Redis' reply to this command.
+    def send(self, *words: Word) -> Coroutine[Any, Any, Any]:
+        """Puts the command in line; what is returned is to be awaited for Redis' reply.
 
         Raises StoreUnavailable when there is none, or when Redis refuses the command; NoScriptError passes.
         """
@@ -82,6 +82,9 @@ class Pipeline:
         command = _Command(_pack(words), asyncio.get_running_loop().create_future())
         self._waiting.append(command)
         self._asked.set()
+        return self._reply(command)
+
+    async def _reply(self, command: _Command) -> Any:
         try:
             return await command.reply
         except NoScriptError:

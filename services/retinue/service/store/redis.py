@@ -7,14 +7,17 @@ It never repeats a command: after a lost reply only the caller knows whether a r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Self, TypeAlias, TypeVar
 
 from redis.exceptions import NoScriptError
 
 from retinue.service.store import ANYTHING, Anything, Conflict, Fenced, Lease, Span, scripts
 from retinue.service.store.pipeline import Pipeline, Word
 from retinue.service.store.scripts import Script
+
+_T = TypeVar("_T")
+_Later: TypeAlias = Coroutine[Any, Any, _T]
 
 
 class RedisStore:
@@ -45,7 +48,9 @@ class RedisStore:
     async def ping(self) -> None:
         await self._pipeline.send("PING")
 
-    async def append(
+    # The methods that a turn uses put their command in line when they are called, and not only when awaited.
+
+    def append(
         self,
         key: str,
         entries: Sequence[bytes],
@@ -53,36 +58,42 @@ class RedisStore:
         at: int | None = None,
         lease: Lease | None = None,
         ttl: float | None = None,
-    ) -> int:
+    ) -> _Later[int]:
         keys = (key, lease.key) if lease else (key,)
         fence: tuple[Word, Word] = (lease.owner, lease.token) if lease else ("", "")
-        outcome, length = await self._run(
-            scripts.APPEND, keys, "" if at is None else at, _milliseconds(ttl), *fence, *entries
-        )
+        sent = self._run(scripts.APPEND, keys, "" if at is None else at, _milliseconds(ttl), *fence, *entries)
+        return self._appended(sent, key, at, lease)
+
+    async def _appended(self, sent: _Later[Any], key: str, at: int | None, lease: Lease | None) -> int:
+        outcome, length = await sent
         if lease and outcome == b"fenced":
             raise Fenced(f"{key}: the lease of {lease.owner} is over")
         if outcome == b"conflict":
             raise Conflict(f"{key}: expected {at} entries and found {length}")
         return int(length)
 
-    async def read(self, key: str, start: int = 0, stop: int | None = None) -> Span:
-        length, first, entries = await self._run(scripts.READ, (key,), start, "" if stop is None else stop)
+    def read(self, key: str, start: int = 0, stop: int | None = None) -> _Later[Span]:
+        return self._found(self._run(scripts.READ, (key,), start, "" if stop is None else stop))
+
+    async def _found(self, sent: _Later[Any]) -> Span:
+        length, first, entries = await sent
         return Span(tuple(entries), first, length)
 
-    async def get(self, key: str) -> bytes | None:
-        value: bytes | None = await self._pipeline.send("GET", key)
-        return value
+    def get(self, key: str) -> _Later[bytes | None]:
+        return self._pipeline.send("GET", key)
 
-    async def put(
+    def put(
         self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
-    ) -> None:
+    ) -> _Later[None]:
         kept: tuple[Word, ...] = () if ttl is None else ("PX", _milliseconds(ttl))
         if isinstance(expect, Anything):
-            await self._pipeline.send("SET", key, value, *kept)
-        elif expect is None:
-            _check(await self._pipeline.send("SET", key, value, "NX", *kept), key)
-        else:
-            _check(await self._run(scripts.PUT, (key,), expect, value, _milliseconds(ttl)), key)
+            return self._pipeline.send("SET", key, value, *kept)
+        if expect is None:
+            return self._checked(self._pipeline.send("SET", key, value, "NX", *kept), key)
+        return self._checked(self._run(scripts.PUT, (key,), expect, value, _milliseconds(ttl)), key)
+
+    async def _checked(self, sent: _Later[Any], key: str) -> None:
+        _check(await sent, key)
 
     async def delete(self, *keys: str) -> int:
         return int(await self._pipeline.send("DEL", *keys)) if keys else 0
@@ -112,15 +123,16 @@ class RedisStore:
     async def release(self, lease: Lease) -> None:
         await self._run(scripts.RELEASE, (lease.key,), lease.owner, lease.token)
 
-    async def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> int | None:
-        sum_: int | None = await self._run(
-            scripts.TAKE, (key,), amount, "" if limit is None else limit, _milliseconds(ttl)
-        )
-        return sum_
+    def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> _Later[int | None]:
+        return self._run(scripts.TAKE, (key,), amount, "" if limit is None else limit, _milliseconds(ttl))
 
-    async def _run(self, script: Script, keys: Sequence[str], *arguments: Word) -> Any:
+    def _run(self, script: Script, keys: Sequence[str], *arguments: Word) -> _Later[Any]:
+        sent = self._pipeline.send("EVALSHA", script.digest, len(keys), *keys, *arguments)
+        return self._ran(sent, script, keys, arguments)
+
+    async def _ran(self, sent: _Later[Any], script: Script, keys: Sequence[str], arguments: Sequence[Word]) -> Any:
         try:
-            return await self._pipeline.send("EVALSHA", script.digest, len(keys), *keys, *arguments)
+            return await sent
         except NoScriptError:  # the server is new or was restarted: nothing ran
             return await self._pipeline.send("EVAL", script.body, len(keys), *keys, *arguments)
 
