@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelMessage, ModelRequest, ModelText, Stop, retry
@@ -308,8 +307,7 @@ async def test_a_wait_for_a_free_connection_does_not_blame_the_server() -> None:
         arrived.set()
         return Answer(latency=None)
 
-    async with ModelServer(script) as server, ModelClient(connections=1) as client:
-        client.http.timeout = httpx.Timeout(5.0, pool=0.05)
+    async with ModelServer(script) as server, ModelClient(connections=1, pool_timeout=0.05) as client:
         model = OpenAI("m", base_url=server.base_url, client=client)
         first = asyncio.create_task(end(model))
         async with asyncio.timeout(5):
@@ -331,7 +329,7 @@ async def test_models_share_a_client_that_closes_with_the_last_of_them() -> None
                 await end(second)
             assert (await end(first)).text == "b"
         with pytest.raises(InternalError):
-            client.http  # noqa: B018
+            await client.send(httpx.Request("GET", server.base_url), read=1.0)
         assert server.connections == 1
 
 

@@ -62,7 +62,6 @@ class Canned(ModelClient):
     """A client whose every answer is this body, in pieces of `size` bytes, and then a clean end."""
 
     def __init__(self, case: dict[str, Any], body: bytes, size: int) -> None:
-        super().__init__()
         pieces = [body[at : at + size] for at in range(0, len(body), size)]
 
         async def pour() -> AsyncGenerator[bytes, None]:
@@ -72,7 +71,7 @@ class Canned(ModelClient):
         def answer(request: httpx.Request) -> httpx.Response:
             return httpx.Response(case["http_status"], headers=case["headers"], content=pour())
 
-        self._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        super().__init__(httpx.MockTransport(answer))
 
 
 async def outcome(case: dict[str, Any], body: bytes, size: int = 1 << 20) -> Outcome:

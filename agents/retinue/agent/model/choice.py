@@ -129,7 +129,8 @@ class _Choice:
         base = ollama_url(self.environ.get(provider.address) or provider.url)
         try:
             async with ModelClient(connect_timeout=PROBE_TIMEOUT) as client:
-                answer = await client.http.get(f"{base}/api/tags", timeout=PROBE_TIMEOUT)
+                answer = await client.send(httpx.Request("GET", f"{base}/api/tags"), read=PROBE_TIMEOUT)
+                await answer.aread()
                 answer.raise_for_status()
                 names = [str(each["name"]) for each in answer.json()["models"]]
         except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:

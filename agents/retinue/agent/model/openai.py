@@ -76,12 +76,9 @@ class OpenAI:
 
     async def _attempt(self, body: bytes) -> AsyncGenerator[ModelEvent, None]:
         begun = False
-        timeout = self._client.http.timeout.as_dict() | {"read": self._idle}
-        request = self._client.http.build_request(
-            "POST", self._url, content=body, headers=self._headers, extensions={"timeout": timeout}
-        )
+        request = httpx.Request("POST", self._url, content=body, headers=self._headers)
         try:
-            answer = await self._client.http.send(request, stream=True)
+            answer = await self._client.send(request, read=self._idle)
             try:
                 begun = True
                 async with aclosing(self._events(answer)) as events:

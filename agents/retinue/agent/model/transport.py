@@ -38,37 +38,45 @@ _MEANINGS: tuple[tuple[type[Exception], type[httpx.TransportError]], ...] = (
 class ModelClient:
     """The connections to model servers; one per process is meant, for all its agents.
 
-    It may be entered many times, by each that uses it: it opens with the first and closes with the last.
+    It may be entered many times, by each that uses it: it opens with the first and closes with the last. Times are
+    in seconds: to connect, and to wait for one of the connections to be free. `transport` is what carries requests.
     """
 
-    def __init__(self, *, connections: int = CONNECTIONS, connect_timeout: float = 10.0) -> None:
-        self._connections = connections
-        self._connect_timeout = connect_timeout
+    def __init__(
+        self,
+        transport: httpx.AsyncBaseTransport | None = None,
+        *,
+        connections: int = CONNECTIONS,
+        connect_timeout: float = 10.0,
+        pool_timeout: float = 30.0,
+    ) -> None:
+        self._transport = transport or AiohttpTransport(connections=connections)
+        self._timeout = httpx.Timeout(30.0, connect=connect_timeout, pool=pool_timeout).as_dict()
         self._users = 0
-        self._http: httpx.AsyncClient | None = None
 
-    @property
-    def http(self) -> httpx.AsyncClient:
-        """The open client; InternalError when nobody has entered it."""
-        if self._http is None:
+    async def send(self, request: httpx.Request, *, read: float) -> httpx.Response:
+        """The answer, its body not read yet; `read` (seconds) bounds each read. Raises httpx.TransportError.
+
+        It has none of a browser's cookies, redirects and logins: in httpx's own client they cost as much as the
+        exchange itself.
+        """
+        if not self._users:
             raise InternalError("the model's client is not open: enter the model or its ModelClient with `async with`")
-        return self._http
+        request.extensions["timeout"] = self._timeout | {"read": read}
+        answer = await self._transport.handle_async_request(request)
+        answer.request = request
+        return answer
 
     async def __aenter__(self) -> ModelClient:
+        if self._users == 0:
+            await self._transport.__aenter__()
         self._users += 1
-        if self._http is None:
-            self._http = httpx.AsyncClient(
-                transport=AiohttpTransport(connections=self._connections),
-                timeout=httpx.Timeout(30.0, connect=self._connect_timeout),
-            )
-            await self._http.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._users -= 1
-        if self._users == 0 and self._http is not None:
-            http, self._http = self._http, None
-            await http.aclose()
+        if self._users == 0:
+            await self._transport.aclose()
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
