@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelMessage, ModelRequest, ModelText, Stop, retry
