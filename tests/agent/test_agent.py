@@ -379,6 +379,15 @@ async def test_hooks_block_change_and_replace() -> None:
     ]
 
 
+async def test_what_is_raised_while_an_agent_is_entered_comes_out_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with Agent("clerk", model=Scripted()):
+            raise ZeroDivisionError
+    with pytest.raises(ZeroDivisionError):
+        async with LocalMesh() as mesh, mesh.serve(Agent("clerk", model=Scripted())):
+            raise ZeroDivisionError
+
+
 async def test_two_tools_of_one_name_are_refused_at_once() -> None:
     with pytest.raises(Invalid, match="overdue"):
         Agent("clerk", tools=[overdue, overdue])

@@ -23,6 +23,7 @@ from retinue.agent.run import Host, Run
 from retinue.agent.session import Session, clear_history, read_history
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
+from retinue.service.background import Background
 from retinue.service.chat import Call, Completed, Description, Event, Failed, History, Reply
 from retinue.service.errors import InternalError, Invalid, MeshError
 from retinue.service.mesh import Mesh
@@ -98,7 +99,7 @@ class Agent:
             await stack.enter_async_context(self._peers.mounted(mesh))
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
-            tasks = await stack.enter_async_context(asyncio.TaskGroup())
+            tasks = await stack.enter_async_context(Background())
 
             async def tools() -> Sequence[Tool]:
                 return [*self._own_tools, *await self._endpoints.tools()]
@@ -134,7 +135,7 @@ class Agent:
         host = self._entered()
         events: asyncio.Queue[Event | MeshError] = asyncio.Queue()
         run, message, call = self._admit(message, call, host, events)
-        driver = host.tasks.create_task(self._drive(run, message, call, events))
+        driver = host.tasks.start(self._drive(run, message, call, events))
         try:
             while True:
                 event = await events.get()

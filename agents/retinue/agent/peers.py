@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 
 from retinue.agent.prompt import MOST_PEERS, PeerLine
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec, tool_name
+from retinue.service.background import Background
 from retinue.service.chat import Call, RunState, ToolStatus
 from retinue.service.errors import MeshError, RegistryUnavailable, UnknownName
 from retinue.service.mesh import Mesh
@@ -41,16 +42,15 @@ class Peers:
         if self._can_invoke is not None and not self._can_invoke:
             yield
             return
-        async with asyncio.TaskGroup() as group:
+        async with Background() as background:
             looked = asyncio.Event()
-            follower = group.create_task(self._follow(mesh, looked))
+            background.start(self._follow(mesh, looked))
             try:
                 async with asyncio.timeout(FIRST_LOOK_S):
                     await looked.wait()
             except TimeoutError:
                 log.warning("%s: the list of agents is not there yet; going on without it", self._agent)
             yield
-            follower.cancel()
 
     def lines(self) -> Sequence[PeerLine]:
         """What the prompt says of the agents that may be called."""

@@ -40,7 +40,7 @@ from retinue.agent.prompt import system_prompt
 from retinue.agent.session import Conversation, Scratch
 from retinue.agent.tools import Invocation, Tool, ToolResult, tool_name
 from retinue.agent.tools.endpoint import EndpointTool
-from retinue.service.background import together
+from retinue.service.background import Background, together
 from retinue.service.chat import (
     Body,
     Call,
@@ -94,7 +94,7 @@ class Host:
     limits: Limits
     hooks: Hooks
     history_limit: int
-    tasks: asyncio.TaskGroup
+    tasks: Background
 
 
 class Run:
@@ -345,7 +345,7 @@ class Run:
         """Stores the end of a run that did not come to its own; what spoke against that is logged and returned."""
         if not self.begun:
             return None
-        return await asyncio.shield(self._host.tasks.create_task(self._store_end(state, reason)))
+        return await asyncio.shield(self._host.tasks.finish(self._store_end(state, reason)))
 
     async def _store_end(self, state: RunState, reason: str) -> MeshError | None:
         try:

@@ -14,18 +14,18 @@ T = TypeVar("T")
 
 
 class Background:
-    """A task group whose tasks are cancelled, not awaited, when it is left."""
+    """A task group that is left with what its body raised, unwrapped: its tasks are cancelled then, or finished."""
 
     def __init__(self) -> None:
         self._group = asyncio.TaskGroup()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._endless: set[asyncio.Task[Any]] = set()
 
     async def __aenter__(self) -> Self:
         await self._group.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._tasks:
+        for task in self._endless:
             task.cancel()
         # Told of no exception: the group would wrap the block's own error in an ExceptionGroup.
         await self._group.__aexit__(None, None, None)
@@ -33,9 +33,13 @@ class Background:
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs `work` beside the owner; the task is cancelled when the owner is left."""
         task = self._group.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._endless.add(task)
+        task.add_done_callback(self._endless.discard)
         return task
+
+    def finish(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Runs `work` beside the owner, who waits for its end when it is left."""
+        return self._group.create_task(work)
 
 
 async def together(*work: Awaitable[Any]) -> list[Any]:
