@@ -86,7 +86,14 @@ async def test_without_a_key_the_rules_answer_and_say_which_keys_there_are() -> 
     found = await chosen({})
     assert isinstance(found.model, Offline)
     assert "no model key is set" in found.why
-    assert all(key in found.why for key in ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY"))
+    assert all(key in found.why for key in ("OPENAI_API_KEY", "GEMINI_API_KEY"))
+    assert "ANTHROPIC_API_KEY" not in found.why
+
+
+async def test_a_provider_that_is_not_spoken_yet_is_passed_over_aloud_for_one_that_is() -> None:
+    found = await chosen({"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
+    assert found.model.name.startswith("openai/")
+    assert "ANTHROPIC_API_KEY too, but anthropic is not spoken yet" in found.why
 
 
 async def test_a_model_that_the_agent_brings_is_taken_as_it_is() -> None:

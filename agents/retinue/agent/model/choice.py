@@ -86,9 +86,12 @@ class _Choice:
 
     async def smart(self) -> Chosen:
         """The first provider whose key is set, else a running Ollama, else the rules."""
-        for provider in PROVIDERS.values():
-            if provider.key and self.environ.get(provider.key):
-                return await self.named("", provider.name, f"{provider.key} is set")
+        with_key = [provider for provider in PROVIDERS.values() if provider.key and self.environ.get(provider.key)]
+        if with_key:
+            # One that this version does not speak is passed over aloud, and only for another that has a key.
+            chosen = next((provider for provider in with_key if provider.path is not None), with_key[0])
+            passed = [f"; {each.key} too, but {each.name} is not spoken yet" for each in with_key if each.path is None]
+            return await self.named("", chosen.name, f"{chosen.key} is set{''.join(passed)}")
         if self.key:
             raise Invalid(
                 "a model key is set but no provider: set RETINUE_AI_PROVIDER or RETINUE_MODEL", field="provider"
@@ -97,7 +100,7 @@ class _Choice:
             return await self.named("", "ollama", "no model key is set, and Ollama runs here")
         except ModelUnavailable as error:
             logger.debug("%s", error)
-        keys = ", ".join(provider.key for provider in PROVIDERS.values() if provider.key)
+        keys = ", ".join(provider.key for provider in PROVIDERS.values() if provider.key and provider.path is not None)
         return Chosen(Offline(), f"offline/rules answers: no model key is set (set {keys}, or start Ollama)")
 
     def _build(self, provider: Provider, model: str) -> Model:
