@@ -125,7 +125,7 @@ def locate(where: Path) -> Path:
     for name in FILES:
         if (where / name).is_file():
             return where / name
-    looked = f"no {', '.join(FILES[:-1])} or {FILES[-1]} in {where.absolute()}" if where.is_dir() else "no such file"
+    looked = f"no {', '.join(FILES[:-1])} or {FILES[-1]} in {where.absolute()}" if where.is_dir() else f"{where.absolute()} does not exist"
     raise Invalid(f"no mesh file: {looked}; give its file or folder: retinue run MESH", field="MESH")
 
 
