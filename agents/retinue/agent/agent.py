@@ -14,12 +14,15 @@ from dataclasses import replace
 from typing import Self
 
 from retinue.agent.hooks import Hooks
+from retinue.agent.host import Host
+from retinue.agent.keys import lease_key
+from retinue.agent.leases import Leases
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.peers import Peers
 from retinue.agent.queue import Turns
-from retinue.agent.run import Host, Run
+from retinue.agent.run import Run
 from retinue.agent.session import Session, clear_history, read_history
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
@@ -100,6 +103,8 @@ class Agent:
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
             tasks = await stack.enter_async_context(Background())
+            leases = Leases(mesh.store, ttl=mesh.timing.lease)
+            await stack.enter_async_context(leases.renewed())
 
             async def tools() -> Sequence[Tool]:
                 return [*self._own_tools, *await self._endpoints.tools()]
@@ -115,6 +120,7 @@ class Agent:
                 limits=self._limits,
                 hooks=self._hooks,
                 history_limit=self._history_limit,
+                leases=leases,
                 tasks=tasks,
             )
             try:
@@ -164,7 +170,9 @@ class Agent:
         """Forgets the session once its running turns are over; returns how many messages it had."""
         session = check_session(session, derived=True)
         async with self._turns.turn(session):
-            return await clear_history(self._entered().store, self.name, session)
+            host = self._entered()
+            async with host.leases.held(lease_key(self.name, session)):
+                return await clear_history(host.store, self.name, session)
 
     def describe(self) -> Description:
         """What this agent says of itself; its model and the tools of its services only while it serves."""
@@ -201,7 +209,7 @@ class Agent:
         call = replace(call, session=check_session(call.session, derived=call.envelope.delegated))
         run = Run(
             host,
-            Session(host.store, self.name, call.session),
+            Session(host.store, host.leases, self.name, call.session),
             call,
             sink=events.put_nowait if events is not None else None,
         )

@@ -19,6 +19,11 @@ def plan_key(agent: str, session: str) -> str:
     return f"{_session(agent, session)}/plan"
 
 
+def lease_key(agent: str, session: str) -> str:
+    """The lease of a session: whoever holds it writes."""
+    return f"{_session(agent, session)}/lease"
+
+
 def run_key(run_id: str) -> str:
     """The record of a run: its agent, session and state."""
     return f"run/{{{run_id}}}"

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TypeAlias
 
@@ -21,11 +21,9 @@ from retinue.agent.batch import Batch, Wanted, parsed
 from retinue.agent.budget import Purse
 from retinue.agent.delegate import Errand, delegate_tool
 from retinue.agent.history import Entry, interrupted, last_groups, open_calls, to_model, tool_entry, valid
-from retinue.agent.hooks import Hooks
+from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, result_key, run_key
-from retinue.agent.limits import Limits
 from retinue.agent.model import (
-    Model,
     ModelEnd,
     ModelRequest,
     ModelText,
@@ -34,13 +32,12 @@ from retinue.agent.model import (
     Stop,
     WantedCall,
 )
-from retinue.agent.peers import Peers
 from retinue.agent.plan import plan_tool
 from retinue.agent.prompt import system_prompt
-from retinue.agent.session import Conversation, Scratch
+from retinue.agent.session import TAKEN_OVER, Conversation, Scratch
 from retinue.agent.tools import Invocation, Tool, ToolResult, tool_name
 from retinue.agent.tools.endpoint import EndpointTool
-from retinue.service.background import Background, together
+from retinue.service.background import together
 from retinue.service.chat import (
     Body,
     Call,
@@ -58,9 +55,8 @@ from retinue.service.chat import (
     ToolStarted,
 )
 from retinue.service.envelope import HOP_MARGIN_S, Envelope
-from retinue.service.errors import DeadlinePassed, InternalError, MeshError, ModelUnavailable
+from retinue.service.errors import DeadlinePassed, InternalError, MeshError, ModelUnavailable, SessionBusy
 from retinue.service.names import new_id
-from retinue.service.store import Store
 from retinue.service.text import Joiner, sane, sane_json
 from retinue.service.usage import Usage
 
@@ -78,23 +74,6 @@ _SPENT = {
 }
 
 Sink: TypeAlias = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
-    """What the runs of one serving agent share. `tasks` owns what must be finished though its run was cancelled."""
-
-    name: str
-    prompt: str
-    model: Model
-    store: Store
-    peers: Peers
-    services: Sequence[str]
-    tools: Callable[[], Awaitable[Sequence[Tool]]]
-    limits: Limits
-    hooks: Hooks
-    history_limit: int
-    tasks: Background
 
 
 class Run:
@@ -141,6 +120,9 @@ class Run:
                 raise error from None
             return self._reply(_SPENT["deadline"], RunState.INCOMPLETE, "deadline")
         except asyncio.CancelledError:
+            if self._talk.lost and (task := asyncio.current_task()):
+                task.uncancel()
+                raise SessionBusy(TAKEN_OVER) from None
             await self._abandon(RunState.CANCELLED, "cancelled")
             raise
         except MeshError as error:
@@ -325,7 +307,7 @@ class Run:
             state, reason = RunState.INCOMPLETE, "model_calls"
             text = text or _SPENT[reason]
         record = () if self._parent else (self._record(state, reason),)
-        await together(self._talk.append(entry), *record)
+        await together(self._talk.append(entry), *record, self._talk.close())
         return self._reply(text, state, reason)
 
     def _reply(self, text: str, state: RunState, reason: str) -> Reply:
@@ -343,20 +325,21 @@ class Run:
 
     async def _abandon(self, state: RunState, reason: str) -> MeshError | None:
         """Stores the end of a run that did not come to its own; what spoke against that is logged and returned."""
-        if not self.begun:
+        if not self.begun or self._talk.lost:
             return None
         return await asyncio.shield(self._host.tasks.finish(self._store_end(state, reason)))
 
     async def _store_end(self, state: RunState, reason: str) -> MeshError | None:
         try:
             # What was being written when the run was cut short may or may not stand there: look before adding to it.
-            await self._talk.load(self._host.history_limit)
+            if self._talk.taken:
+                await self._talk.load(self._host.history_limit)
             left = [call for call, run in open_calls(self._talk.entries) if run == self.id]
             closing = [interrupted(call, text=CANCELLED) for call in left]
             if closing:
                 await self._talk.append(*(tool_entry(call, run_id=self.id, time=_now()) for call in closing))
                 self._done += closing
-            await self._record(state, reason)
+            await together(self._record(state, reason), self._talk.close())
         except MeshError as error:
             log.error("the end of %s (%s) could not be stored: %s", self.id, state.name, error)
             return error

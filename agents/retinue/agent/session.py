@@ -5,21 +5,22 @@ A session writes only at its end and only when nobody else has written since: wh
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Protocol
 
 import orjson
 
 from retinue.agent.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
-from retinue.agent.keys import history_key, plan_key, session_ttl
+from retinue.agent.keys import history_key, lease_key, plan_key, session_ttl
+from retinue.agent.leases import Leases
 from retinue.service.background import together
 from retinue.service.chat import History, Plan, PlanStep
 from retinue.service.errors import Invalid, SessionBusy
-from retinue.service.store import Conflict, Span, Store
+from retinue.service.store import Conflict, Lease, Span, Store
 
 PAGE = 100
 MOST_A_PAGE = 1000
+TAKEN_OVER = "another node took this session over in the middle of the turn; send the message again"
 RUNNING = "This call is still running."
 
 
@@ -29,12 +30,26 @@ class Conversation(Protocol):
     entries: list[Entry]
     plan: Plan
 
-    def load(self, groups: int) -> Awaitable[None]:
-        """Reads the last `groups` groups and the plan; what it returns is awaited."""
+    @property
+    def taken(self) -> bool:
+        """Whether it was loaded, so that this run may have written to it."""
         ...
 
-    async def append(self, *entries: Entry) -> None:
-        """Adds the entries, all or none, before it returns."""
+    @property
+    def lost(self) -> bool:
+        """Whether another node has taken it from this run since: nothing more can be written."""
+        ...
+
+    def load(self, groups: int) -> Awaitable[None]:
+        """Takes the conversation for this run, and reads its last `groups` groups and the plan; to be awaited."""
+        ...
+
+    def close(self) -> Awaitable[None]:
+        """Gives the conversation back, also one that was being taken; to be awaited."""
+        ...
+
+    def append(self, *entries: Entry) -> Awaitable[None]:
+        """Adds the entries, all or none; to be awaited at once, since appends are done in the order of the calls."""
         ...
 
     async def set_plan(self, plan: Plan) -> None:
@@ -45,12 +60,17 @@ class Conversation(Protocol):
 class Scratch:
     """The conversation of an ephemeral sub-agent: gone with its run."""
 
+    taken, lost = True, False
+
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
 
     async def load(self, groups: int) -> None:
         """There is nothing to load."""
+
+    async def close(self) -> None:
+        """There is nobody to give it back to."""
 
     async def append(self, *entries: Entry) -> None:
         self.entries.extend(entries)
@@ -60,25 +80,39 @@ class Scratch:
 
 
 class Session:
-    """One session of one agent in the store."""
+    """One session of one agent in the store, written by the node that holds its lease."""
 
-    def __init__(self, store: Store, agent: str, session: str) -> None:
+    def __init__(self, store: Store, leases: Leases, agent: str, session: str) -> None:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
         self._store = store
+        self._leases = leases
+        self._lease: Lease | None = None
+        self._lease_key = lease_key(agent, session)
         self._history_key = history_key(agent, session)
         self._plan_key = plan_key(agent, session)
         self._ttl = session_ttl(session)
         self._length = 0
-        # Results of one step come in any order, and each append names the length that it expects.
-        self._writing = asyncio.Lock()
+        self._refused = False
+        self.taken = False
+
+    @property
+    def lost(self) -> bool:
+        return self._refused or (self._lease is not None and not self._leases.holds(self._lease))
 
     def load(self, groups: int) -> Awaitable[None]:
-        tail, plan = self._store.read(self._history_key, -4 * groups), self._store.get(self._plan_key)
-        return self._loaded(groups, tail, plan)
+        return self._loaded(groups, self._leases.ask(self._lease_key), *self._ask(groups))
 
-    async def _loaded(self, groups: int, tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]) -> None:
-        span, plan = await together(tail, stored_plan)
+    def _ask(self, groups: int) -> tuple[Awaitable[Span], Awaitable[bytes | None]]:
+        return self._store.read(self._history_key, -4 * groups), self._store.get(self._plan_key)
+
+    async def _loaded(
+        self, groups: int, lease: Awaitable[Lease | None], tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]
+    ) -> None:
+        self._lease, span, plan = await together(lease, tail, stored_plan)
+        if self._lease is None:
+            self._lease = await self._leases.wait(self._lease_key)
+            span, plan = await together(*self._ask(groups))
         want = 4 * groups
         while True:
             self.entries = [decode(raw) for raw in span.entries]
@@ -90,18 +124,32 @@ class Session:
         self.entries = list(last_groups(self.entries, groups))
         self._length = span.length
         self.plan = decode_plan(plan)
+        self.taken = True
 
-    async def append(self, *entries: Entry) -> None:
-        async with self._writing:
-            try:
-                self._length = await self._store.append(
-                    self._history_key, [encode(entry) for entry in entries], at=self._length, ttl=self._ttl
-                )
-            except Conflict:
-                raise SessionBusy(
-                    "another node wrote to this session in the middle of the turn; send the message again"
-                ) from None
-            self.entries.extend(entries)
+    def close(self) -> Awaitable[None]:
+        lease, self._lease = self._lease, None
+        return self._leases.give_back(lease) if lease else self._give_up()
+
+    async def _give_up(self) -> None:
+        # A run that ended while it asked for the lease does not know whether it got it.
+        if lease := await self._leases.ask(self._lease_key):
+            await self._leases.give_back(lease)
+
+    def append(self, *entries: Entry) -> Awaitable[None]:
+        # Results of one step come side by side, and each append names the length that it expects: counted here,
+        # before anything is awaited, it is right for each, since the store keeps the order of the calls.
+        at, self._length = self._length, self._length + len(entries)
+        raw = [encode(entry) for entry in entries]
+        sent = self._store.append(self._history_key, raw, at=at, lease=self._lease, ttl=self._ttl)
+        return self._appended(entries, sent)
+
+    async def _appended(self, entries: Sequence[Entry], sent: Awaitable[int]) -> None:
+        try:
+            await sent
+        except Conflict:
+            self._refused = True
+            raise SessionBusy(TAKEN_OVER) from None
+        self.entries.extend(entries)
 
     async def set_plan(self, plan: Plan) -> None:
         await self._store.put(self._plan_key, encode_plan(plan), ttl=self._ttl)
@@ -138,7 +186,7 @@ async def read_history(
 
 
 async def clear_history(store: Store, agent: str, session: str) -> int:
-    """Forgets the session's messages and plan; returns how many messages there were."""
+    """Forgets the session's messages and plan; returns how many messages there were. The caller holds the session."""
     length = (await store.read(history_key(agent, session), 0, 0)).length
     await store.delete(history_key(agent, session), plan_key(agent, session))
     return length

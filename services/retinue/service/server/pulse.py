@@ -25,13 +25,15 @@ class Timing:
     """The pace of a server, in seconds.
 
     `heartbeat` and `ping` are how often it registers again and asks the store; `drain` is how long running calls
-    may take to end once it stops; `quiet` is for how long nobody must have been refused before it is gone.
+    may take to end once it stops; `quiet` is for how long nobody must have been refused before it is gone; `lease` is
+    how long a session stays with a node that gives no sign of life.
     """
 
     heartbeat: float = HEARTBEAT_S
     ping: float = 1.0
     drain: float = 30.0
     quiet: float = 0.25
+    lease: float = 5.0
 
 
 async def beat(registry: Registrar, node: Node, *, every: float) -> None:

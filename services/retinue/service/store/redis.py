@@ -113,15 +113,18 @@ class RedisStore:
     async def drop_row(self, key: str, row: str) -> bool:
         return bool(await self._pipeline.send("HDEL", key, row))
 
-    async def acquire(self, key: str, owner: str, *, ttl: float) -> Lease | None:
-        token = await self._run(scripts.ACQUIRE, (key,), owner, _milliseconds(ttl))
+    def acquire(self, key: str, owner: str, *, ttl: float) -> _Later[Lease | None]:
+        return self._acquired(self._run(scripts.ACQUIRE, (key,), owner, _milliseconds(ttl)), key, owner)
+
+    async def _acquired(self, sent: _Later[Any], key: str, owner: str) -> Lease | None:
+        token = await sent
         return None if token is None else Lease(key, owner, int(token))
 
     async def renew(self, lease: Lease, *, ttl: float) -> bool:
         return bool(await self._run(scripts.RENEW, (lease.key,), lease.owner, lease.token, _milliseconds(ttl)))
 
-    async def release(self, lease: Lease) -> None:
-        await self._run(scripts.RELEASE, (lease.key,), lease.owner, lease.token)
+    def release(self, lease: Lease) -> _Later[None]:
+        return self._run(scripts.RELEASE, (lease.key,), lease.owner, lease.token)
 
     def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> _Later[int | None]:
         return self._run(scripts.TAKE, (key,), amount, "" if limit is None else limit, _milliseconds(ttl))

@@ -1,0 +1,33 @@
+"""What the runs of one serving agent share, so that a run needs nothing of the agent itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from retinue.agent.hooks import Hooks
+from retinue.agent.leases import Leases
+from retinue.agent.limits import Limits
+from retinue.agent.model import Model
+from retinue.agent.peers import Peers
+from retinue.agent.tools import Tool
+from retinue.service.background import Background
+from retinue.service.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Host:
+    """What the runs of one serving agent share. `tasks` owns what must be finished though its run was cancelled."""
+
+    name: str
+    prompt: str
+    model: Model
+    store: Store
+    peers: Peers
+    services: Sequence[str]
+    tools: Callable[[], Awaitable[Sequence[Tool]]]
+    limits: Limits
+    hooks: Hooks
+    history_limit: int
+    leases: Leases
+    tasks: Background
