@@ -17,6 +17,7 @@ from retinue.agent.hooks import Hooks
 from retinue.agent.host import Host
 from retinue.agent.keys import lease_key
 from retinue.agent.leases import Leases
+from retinue.agent.ledger import Ledger
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
@@ -133,7 +134,7 @@ class Agent:
         run, message, call = self._admit(message, call, self._entered())
         reply = await run.execute(message, self._turns.turn(call.session))
         if self._hooks.on_event:
-            self._hooks.on_event(run.event(Completed(reply)))
+            self._hooks.on_event(run.events.next(Completed(reply)))
         return reply
 
     async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
@@ -211,6 +212,7 @@ class Agent:
             host,
             Session(host.store, host.leases, self.name, call.session),
             call,
+            ledger=Ledger(host.store, self.name, call, message),
             sink=events.put_nowait if events is not None else None,
         )
         return run, message, call
@@ -218,12 +220,12 @@ class Agent:
     async def _drive(self, run: Run, message: str, call: Call, events: asyncio.Queue[Event | MeshError]) -> None:
         try:
             reply = await run.execute(message, self._turns.turn(call.session))
-            events.put_nowait(run.event(Completed(reply)))
+            events.put_nowait(run.events.next(Completed(reply)))
         except MeshError as error:
-            events.put_nowait(run.event(Failed(error)) if run.begun else error)
+            events.put_nowait(run.events.next(Failed(error)) if run.begun else error)
         except Exception:
             log.exception("%s: a run failed by a fault of ours", self.name)
-            events.put_nowait(run.event(Failed(InternalError(f"{self.name} failed inside; its log says more"))))
+            events.put_nowait(run.events.next(Failed(InternalError(f"{self.name} failed inside; its log says more"))))
 
 
 def _check_names(tools: Sequence[Tool]) -> None:

@@ -22,8 +22,8 @@ from retinue.agent.model import WantedCall
 from retinue.agent.tools import Handler, Invocation, Tool, ToolResult
 from retinue.service.chat import ToolCall, ToolStatus
 from retinue.service.errors import MeshError, cut
-from retinue.service.names import did_you_mean
-from retinue.service.text import sane
+from retinue.service.names import did_you_mean, new_id
+from retinue.service.text import sane, sane_json
 from retinue.service.usage import Usage
 
 log = logging.getLogger("retinue.agent")
@@ -39,6 +39,14 @@ class Wanted:
 
     call: ToolCall
     model_call: WantedCall
+
+
+def wanted(call: WantedCall) -> Wanted:
+    """The call under an id of ours: the server's repeat or are missing, and stay on the wire."""
+    arguments = sane_json(dict(call.arguments)) if call.arguments is not None else {}
+    # Not orjson, which refuses integers beyond 64 bits.
+    text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
+    return Wanted(ToolCall(id=new_id("call-"), name=sane(call.name), arguments=text), call)
 
 
 class Batch:

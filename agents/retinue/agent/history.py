@@ -1,6 +1,6 @@
 """A session's messages as they are stored, and the rules by which any stored history is a valid conversation.
 
-Pure functions on entries: nothing here reads or writes a store. What is appended is never changed; order, pairing
+Functions on entries: nothing here reads or writes a store. What is appended is never changed; order, pairing
 and trimming are decided on each load, so that a history is valid at whatever point its writer was killed.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
 
-from retinue.agent.model import ModelMessage
-from retinue.service.chat import Blob, Message, Part, ToolCall, ToolStatus
+from retinue.agent.model import ModelEnd, ModelMessage
+from retinue.service.chat import Blob, Call, Message, Part, ToolCall, ToolStatus
+from retinue.service.text import sane, sane_json
 
 INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before you repeat it."
 
@@ -75,9 +76,26 @@ def decode(raw: bytes) -> Entry:
     )
 
 
+def user_entry(message: str, call: Call, *, run_id: str) -> Entry:
+    """The entry of a person's message, as of now: with its context below it under a heading."""
+    if call.context:
+        context = orjson.dumps(sane_json(dict(call.context)), option=orjson.OPT_INDENT_2).decode()
+        message = f"{message}\n\n## Context\n{context}"
+    said = Message(role="user", text=sane(message), parts=call.parts, run_id=run_id, time=datetime.now(UTC))
+    return Entry(message=said)
+
+
+def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str) -> Entry:
+    """The entry of a model's message, as of now: with the calls that are going to be made, and no others."""
+    text, time = sane(end.text), datetime.now(UTC)
+    said = Message(role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, time=time)
+    return Entry(message=said, model=model, provider_parts=end.provider_parts)
+
+
 def tool_entry(call: ToolCall, *, run_id: str, time: datetime | None = None) -> Entry:
-    """The entry of a finished call."""
+    """The entry of a finished call, as of `time` (now)."""
     text = call.error if call.status is not ToolStatus.OK else call.result
+    time = time or datetime.now(UTC)
     return Entry(message=Message(role="tool", text=text, tool_call_id=call.id, run_id=run_id, time=time), call=call)
 
 

@@ -24,6 +24,11 @@ def lease_key(agent: str, session: str) -> str:
     return f"{_session(agent, session)}/lease"
 
 
+def request_key(agent: str, session: str, request_id: str) -> str:
+    """The record of which run a request id stands for."""
+    return f"{_session(agent, session)}/request/{request_id}"
+
+
 def run_key(run_id: str) -> str:
     """The record of a run: its agent, session and state."""
     return f"run/{{{run_id}}}"

@@ -7,22 +7,29 @@ choose a model or know how it is served; its limits are the host's and the tree'
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import replace
-from datetime import UTC, datetime
-from typing import TypeAlias
 
-import orjson
-
-from retinue.agent.batch import Batch, Wanted, parsed
+from retinue.agent.batch import Batch, Wanted, parsed, wanted
 from retinue.agent.budget import Purse
 from retinue.agent.delegate import Errand, delegate_tool
-from retinue.agent.history import Entry, interrupted, last_groups, open_calls, to_model, tool_entry, valid
+from retinue.agent.events import Events, Sink
+from retinue.agent.history import (
+    Entry,
+    assistant_entry,
+    interrupted,
+    last_groups,
+    open_calls,
+    to_model,
+    tool_entry,
+    user_entry,
+    valid,
+)
 from retinue.agent.host import Host
-from retinue.agent.keys import RUN_TTL_S, result_key, run_key
+from retinue.agent.keys import RUN_TTL_S, result_key
+from retinue.agent.ledger import Ledger
 from retinue.agent.model import (
     ModelEnd,
     ModelRequest,
@@ -30,19 +37,17 @@ from retinue.agent.model import (
     ModelThinking,
     ModelToolInput,
     Stop,
-    WantedCall,
 )
 from retinue.agent.plan import plan_tool
 from retinue.agent.prompt import system_prompt
+from retinue.agent.record import Record
 from retinue.agent.session import TAKEN_OVER, Conversation, Scratch
 from retinue.agent.tools import Invocation, Tool, ToolResult, tool_name
 from retinue.agent.tools.endpoint import EndpointTool
 from retinue.service.background import together
 from retinue.service.chat import (
-    Body,
     Call,
     Event,
-    Message,
     Plan,
     PlanChanged,
     Reply,
@@ -55,9 +60,16 @@ from retinue.service.chat import (
     ToolStarted,
 )
 from retinue.service.envelope import HOP_MARGIN_S, Envelope
-from retinue.service.errors import DeadlinePassed, InternalError, MeshError, ModelUnavailable, SessionBusy
+from retinue.service.errors import (
+    DeadlinePassed,
+    InternalError,
+    MeshError,
+    ModelUnavailable,
+    RequestConflict,
+    SessionBusy,
+)
 from retinue.service.names import new_id
-from retinue.service.text import Joiner, sane, sane_json
+from retinue.service.text import Joiner, sane
 from retinue.service.usage import Usage
 
 log = logging.getLogger("retinue.agent")
@@ -73,8 +85,6 @@ _SPENT = {
     "deadline": "The time for this task ran out before I could finish.",
 }
 
-Sink: TypeAlias = Callable[[Event], None]
-
 
 class Run:
     """One turn. `sink` gets every event but the last, which whoever runs the run makes of the outcome."""
@@ -85,18 +95,18 @@ class Run:
         conversation: Conversation,
         call: Call,
         *,
-        run_id: str = "",
         parent: Run | None = None,
         sink: Sink | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
-        self.id = run_id or new_id("run-")
+        self.id = new_id("run-")
+        self.events = Events(self.id, host.hooks.on_event, sink)
         self.begun = False
         self._host = host
         self._talk = conversation
         self._call = call
         self._parent = parent
-        self._sink = sink
-        self._seq = 0
+        self._ledger = ledger
         self._budget = call.envelope.budget or host.limits.budget
         self._root = call.envelope.root or self.id
         self._ancestors: int = parent._ancestors + 1 if parent else len(call.envelope.path)
@@ -105,6 +115,7 @@ class Run:
         self._usage = Usage()
         self._done: list[ToolCall] = []
         self._step: Sequence[ToolCall] = ()
+        self._resumed = False
 
     async def execute(self, message: str, queue: AbstractAsyncContextManager[None]) -> Reply:
         """Runs the turn to its end, once `queue` lets it. Raises MeshError when it failed; the stored state says so."""
@@ -118,7 +129,7 @@ class Run:
                 raise DeadlinePassed("the deadline passed while earlier turns of this session ran") from None
             if error := await self._abandon(RunState.INCOMPLETE, "deadline"):
                 raise error from None
-            return self._reply(_SPENT["deadline"], RunState.INCOMPLETE, "deadline")
+            return self._out_of_time()
         except asyncio.CancelledError:
             if self._talk.lost and (task := asyncio.current_task()):
                 task.uncancel()
@@ -133,42 +144,78 @@ class Run:
             await self._abandon(RunState.FAILED, InternalError.reason)
             raise
 
-    def event(self, body: Body, *, run_id: str = "", parent_tool_id: str = "") -> Event:
-        """The next event of this run."""
-        self._seq += 1
-        return Event(self._seq, run_id or self.id, body, parent_tool_id)
-
     async def _turn(self, message: str) -> Reply:
         offered = await self._begin(message)
+        if isinstance(offered, Reply):
+            return offered
         while True:
             tools = await self._tools() if offered else {}
             end = await self._think(tools)
             calls = end.calls if end.stop is Stop.TOOL_CALLS and offered else ()
-            wanted = [self._wanted(call) for call in calls]
-            entry = self._assistant(end, wanted)
-            if not wanted and (end.stop is not Stop.PAUSE or not offered):
+            to_make = [wanted(call) for call in calls]
+            entry = assistant_entry(end, [each.call for each in to_make], run_id=self.id, model=self._host.model.name)
+            if not to_make and (end.stop is not Stop.PAUSE or not offered):
                 return await self._conclude(end, offered, entry)
             await self._talk.append(entry)
-            if wanted:
-                await self._act(wanted, tools)
+            if to_make:
+                await self._act(to_make, tools)
             offered = await self._purse.take_model_call()
 
-    async def _begin(self, message: str) -> bool:
-        """Records the run, then stores the message; whether the first model call may offer tools."""
+    async def _begin(self, message: str) -> bool | Reply:
+        """Opens the run and stores the message; whether the first model call may offer tools.
+
+        A request that came before has its run already: what that replied is the answer, or this goes on with it.
+        """
         self.begun = True
-        record = () if self._parent else (self._record(RunState.RUNNING),)
-        load, take = self._talk.load(self._host.history_limit), self._purse.take_model_call()
-        offered: bool = (await together(*record, load, take))[-1]
+        found = await self._take_session()
+        if found and (reply := await self._resume(*found)):
+            return reply
         # A turn that was killed left calls open: each gets its one result before anything else is said.
-        repairs = [
-            tool_entry(interrupted(call), run_id=run, time=_now()) for call, run in open_calls(self._talk.entries)
-        ]
-        if self._call.context:
-            context = orjson.dumps(sane_json(dict(self._call.context)), option=orjson.OPT_INDENT_2).decode()
-            message = f"{message}\n\n## Context\n{context}"
-        user = Message(role="user", text=sane(message), parts=self._call.parts, run_id=self.id, time=_now())
-        await self._talk.append(*repairs, Entry(message=user))
-        return offered
+        repairs = [tool_entry(interrupted(call), run_id=run) for call, run in open_calls(self._talk.entries)]
+        if self._resumed:
+            await self._talk.append(*repairs)
+            self._done = [entry.call for entry in self._talk.entries if entry.call and entry.message.run_id == self.id]
+            return await self._purse.take_model_call()
+        # Only a child can find its tree's budget spent, and then nothing of it is written.
+        child = self._root != self.id
+        offered = await self._purse.take_model_call() if child else None
+        opened = self._ledger.open(self.id, self._root) if self._ledger else ()
+        stored = (*opened, self._talk.append(*repairs, user_entry(message, self._call, run_id=self.id)))
+        *_, taken = await together(*stored, *(() if child else (self._purse.take_model_call(),)))
+        return bool(taken if offered is None else offered)
+
+    async def _take_session(self) -> tuple[str, Record] | None:
+        """Takes the session, and looks up under its lease whether this request has a run already."""
+        load = self._talk.load(self._host.history_limit)
+        if self._ledger is None:
+            await load
+            return None
+        try:
+            at_once, found = await together(load, self._ledger.find())
+            return found if at_once else await self._ledger.find()
+        except RequestConflict:
+            await self._talk.close()
+            self.begun = False
+            raise
+
+    async def _resume(self, run_id: str, record: Record) -> Reply | None:
+        """The end of the run that this request had before; None when it has none and this goes on with it."""
+        own = [entry.message for entry in self._talk.entries if entry.message.run_id == run_id]
+        people = [entry.message.run_id for entry in self._talk.entries if entry.message.role == "user"]
+        self.id, self._root, self.events.run_id = run_id, record.root, run_id
+        self._purse = Purse(self._host.store, self._root, self._budget, ancestors=self._ancestors)
+        reply = record.reply
+        if reply is None and own and people[-1] != run_id:
+            # A later turn has begun: what this one was about to do does not fit any more.
+            reply = self._reply("", RunState.INTERRUPTED, "its owner died, and the session has gone on since")
+        elif reply is None and own and own[-1].role == "assistant" and not own[-1].tool_calls:
+            reply = self._reply(own[-1].text, RunState.COMPLETED, "")
+        if reply is None:
+            log.info("%s is gone on with: its request came again", run_id)
+            self._resumed = bool(own)
+            return None
+        await together(*self._end(reply))
+        return reply
 
     async def _tools(self) -> Mapping[str, Tool]:
         """The tools of the next step by name, in a stable order: a changed prefix would cost the server's cache."""
@@ -197,35 +244,17 @@ class Run:
             async for event in events:
                 match event:
                     case ModelText(piece):
-                        self._say(TextDelta, text.feed(piece))
+                        self.events.say(TextDelta, text.feed(piece))
                     case ModelThinking(piece):
-                        self._say(ThinkingDelta, thinking.feed(piece))
+                        self.events.say(ThinkingDelta, thinking.feed(piece))
                     case ModelToolInput(index, _, delta):
-                        self._emit(ToolInput(str(index), sane(delta)))
+                        self.events.emit(ToolInput(str(index), sane(delta)))
                     case ModelEnd():
-                        self._say(TextDelta, text.close())
+                        self.events.say(TextDelta, text.close())
                         self._usage += replace(event.usage, model_calls=0)
                         await self._purse.count(event.usage)
                         return event
         raise ModelUnavailable(f"{host.model.name} broke off in the middle of its answer")
-
-    def _wanted(self, call: WantedCall) -> Wanted:
-        # The server's ids repeat or are missing: ours are unique, and theirs stay on the wire.
-        arguments = sane_json(dict(call.arguments)) if call.arguments is not None else {}
-        # Not orjson, which refuses integers beyond 64 bits.
-        text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-        return Wanted(ToolCall(id=new_id("call-"), name=sane(call.name), arguments=text), call)
-
-    def _assistant(self, end: ModelEnd, wanted: Sequence[Wanted]) -> Entry:
-        """The model's message as it is stored: with the calls that are going to be made, and no others."""
-        message = Message(
-            role="assistant",
-            text=sane(end.text),
-            tool_calls=tuple(each.call for each in wanted),
-            run_id=self.id,
-            time=_now(),
-        )
-        return Entry(message=message, model=self._host.model.name, provider_parts=end.provider_parts)
 
     async def _act(self, wanted: Sequence[Wanted], tools: Mapping[str, Tool]) -> None:
         self._step = [each.call for each in wanted]
@@ -234,7 +263,7 @@ class Run:
             limits=self._host.limits,
             hooks=self._host.hooks,
             invocation=self._invocation,
-            started=lambda call: self._emit(ToolStarted(call.id, call.name)),
+            started=lambda call: self.events.emit(ToolStarted(call.id, call.name)),
             keep=self._keep,
         )
         before = len(self._done)
@@ -246,9 +275,9 @@ class Run:
         self._usage += result.usage
         if whole is not None and not self._parent:
             await self._host.store.put(result_key(self.id, call.id), whole.encode(), ttl=RUN_TTL_S)
-        await self._talk.append(tool_entry(call, run_id=self.id, time=_now()))
+        await self._talk.append(tool_entry(call, run_id=self.id))
         self._done.append(call)
-        self._emit(ToolDone(call))
+        self.events.emit(ToolDone(call))
 
     def _invocation(self, call: ToolCall) -> Invocation:
         host, arguments = self._host, parsed(call)
@@ -273,7 +302,7 @@ class Run:
 
     async def _save_plan(self, plan: Plan) -> None:
         await self._talk.set_plan(plan)
-        self._emit(PlanChanged(plan))
+        self.events.emit(PlanChanged(plan))
 
     async def _errand(self, errand: Errand, invocation: Invocation) -> Reply:
         """Runs an ephemeral sub-agent: this agent's tools or fewer, this tree's budget, and no memory."""
@@ -288,7 +317,7 @@ class Run:
             return [tool for tool in own if isinstance(tool, EndpointTool) and tool.service == errand.service]
 
         def sink(event: Event) -> None:
-            self._emit(event.body, run_id=event.run_id, parent_tool_id=event.parent_tool_id or invocation.id)
+            self.events.emit(event.body, run_id=event.run_id, parent_tool_id=event.parent_tool_id or invocation.id)
 
         call = Call(envelope=replace(self._envelope(), parent=self.id))
         run = Run(replace(self._host, prompt=prompt, tools=tools), Scratch(), call, parent=self, sink=sink)
@@ -306,9 +335,18 @@ class Run:
         elif not offered:
             state, reason = RunState.INCOMPLETE, "model_calls"
             text = text or _SPENT[reason]
-        record = () if self._parent else (self._record(state, reason),)
-        await together(self._talk.append(entry), *record, self._talk.close())
-        return self._reply(text, state, reason)
+        reply = self._reply(text, state, reason)
+        await together(self._talk.append(entry), *self._end(reply))
+        return reply
+
+    def _end(self, reply: Reply) -> list[Awaitable[None]]:
+        """Stores the reply as the end of the run, and gives the session back; to be awaited."""
+        return [*self._noted(reply.state, reply.reason, reply), self._talk.close()]
+
+    def _noted(self, state: RunState, reason: str, reply: Reply | None) -> list[Awaitable[None]]:
+        if self._ledger is None:
+            return []
+        return [self._ledger.close(self.id, self._root, state, reason=reason, reply=reply)]
 
     def _reply(self, text: str, state: RunState, reason: str) -> Reply:
         return Reply(
@@ -337,43 +375,20 @@ class Run:
             left = [call for call, run in open_calls(self._talk.entries) if run == self.id]
             closing = [interrupted(call, text=CANCELLED) for call in left]
             if closing:
-                await self._talk.append(*(tool_entry(call, run_id=self.id, time=_now()) for call in closing))
+                await self._talk.append(*(tool_entry(call, run_id=self.id) for call in closing))
                 self._done += closing
-            await together(self._record(state, reason), self._talk.close())
+            # A run that ran out of time is over; any other may be gone on with when its request comes again.
+            reply = self._out_of_time() if state is RunState.INCOMPLETE else None
+            await together(*self._noted(state, reason, reply), self._talk.close())
         except MeshError as error:
             log.error("the end of %s (%s) could not be stored: %s", self.id, state.name, error)
             return error
         return None
 
-    def _record(self, state: RunState, reason: str = "") -> Awaitable[None]:
-        record = {
-            "agent": self._host.name,
-            "session": self._call.session,
-            "state": state.name,
-            "reason": reason,
-            "root": self._root,
-            "parent": self._call.envelope.parent,
-        }
-        return self._host.store.put(run_key(self.id), orjson.dumps(record), ttl=RUN_TTL_S)
-
-    def _say(self, kind: type[TextDelta] | type[ThinkingDelta], piece: str) -> None:
-        if piece:
-            self._emit(kind(piece))
-
-    def _emit(self, body: Body, *, run_id: str = "", parent_tool_id: str = "") -> None:
-        if self._sink is None and self._host.hooks.on_event is None:
-            return
-        event = self.event(body, run_id=run_id, parent_tool_id=parent_tool_id)
-        if self._host.hooks.on_event is not None:
-            self._host.hooks.on_event(event)
-        if self._sink is not None:
-            self._sink(event)
+    def _out_of_time(self) -> Reply:
+        return self._reply(_SPENT["deadline"], RunState.INCOMPLETE, "deadline")
 
 
 def _target(call: ToolCall) -> str:
     """What tells calls of one step to the same peer: delegate to X and invoke_X go to the same."""
     return tool_name("invoke", str(parsed(call).get("to", ""))) if call.name == "delegate" else call.name
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

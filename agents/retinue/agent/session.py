@@ -40,8 +40,11 @@ class Conversation(Protocol):
         """Whether another node has taken it from this run since: nothing more can be written."""
         ...
 
-    def load(self, groups: int) -> Awaitable[None]:
-        """Takes the conversation for this run, and reads its last `groups` groups and the plan; to be awaited."""
+    def load(self, groups: int) -> Awaitable[bool]:
+        """Takes the conversation for this run, and reads its last `groups` groups and the plan; to be awaited.
+
+        False when another run had it first: what was asked of the store since the call may be of before its end.
+        """
         ...
 
     def close(self) -> Awaitable[None]:
@@ -66,8 +69,9 @@ class Scratch:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
 
-    async def load(self, groups: int) -> None:
+    async def load(self, groups: int) -> bool:
         """There is nothing to load."""
+        return True
 
     async def close(self) -> None:
         """There is nobody to give it back to."""
@@ -100,7 +104,7 @@ class Session:
     def lost(self) -> bool:
         return self._refused or (self._lease is not None and not self._leases.holds(self._lease))
 
-    def load(self, groups: int) -> Awaitable[None]:
+    def load(self, groups: int) -> Awaitable[bool]:
         return self._loaded(groups, self._leases.ask(self._lease_key), *self._ask(groups))
 
     def _ask(self, groups: int) -> tuple[Awaitable[Span], Awaitable[bytes | None]]:
@@ -108,8 +112,9 @@ class Session:
 
     async def _loaded(
         self, groups: int, lease: Awaitable[Lease | None], tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]
-    ) -> None:
+    ) -> bool:
         self._lease, span, plan = await together(lease, tail, stored_plan)
+        at_once = self._lease is not None
         if self._lease is None:
             self._lease = await self._leases.wait(self._lease_key)
             span, plan = await together(*self._ask(groups))
@@ -125,6 +130,7 @@ class Session:
         self._length = span.length
         self.plan = decode_plan(plan)
         self.taken = True
+        return at_once
 
     def close(self) -> Awaitable[None]:
         lease, self._lease = self._lease, None
