@@ -135,11 +135,11 @@ async def test_project_mgr_delegates_to_a_process_of_its_own_and_to_a_sub_agent_
             assert messages[1]["tool_calls"][0]["name"] == "task_Task_List"
 
             with redis.from_url(redis_url) as store:
-                before = sorted(key for key in store.keys("agent/*"))
+                before = sorted(store.keys("agent/*/history") + store.keys("agent/*/plan"))
                 for to in ("delegate", "delegate-to researcher"):
                     reply = await office.chat(to, "--agent", "project-mgr")
                     assert "a sub-agent answered" in reply["tool_calls"][0]["result"]
-                assert sorted(key for key in store.keys("agent/*")) == before
+                assert sorted(store.keys("agent/*/history") + store.keys("agent/*/plan")) == before
             offered = [tool["function"]["name"] for tool in server.requests[-2].body.get("tools", [])]
             assert offered == ["project_Project_Create", "project_Project_List"]
 
