@@ -261,9 +261,11 @@ class Client:
 def _deadline(timeout: float | None, envelope: Envelope) -> float:
     """When a call has to be answered, as a time of the loop's clock. Raises DeadlinePassed when that is over."""
     now = asyncio.get_running_loop().time()
-    deadline = now + (TIMEOUT_S if timeout is None else timeout)
-    if envelope.deadline is not None:
-        deadline = min(deadline, envelope.deadline - HOP_MARGIN_S)
+    if envelope.deadline is None:
+        deadline = now + (TIMEOUT_S if timeout is None else timeout)
+    else:
+        deadline = envelope.deadline - HOP_MARGIN_S
+        deadline = deadline if timeout is None else min(deadline, now + timeout)
     if deadline <= now:
         raise DeadlinePassed("the deadline had passed before the call was made")
     return deadline
