@@ -125,7 +125,8 @@ def locate(where: Path) -> Path:
     for name in FILES:
         if (where / name).is_file():
             return where / name
-    looked = f"no {', '.join(FILES[:-1])} or {FILES[-1]} in {where.absolute()}" if where.is_dir() else f"{where.absolute()} does not exist"
+    folder = where.absolute()
+    looked = f"no {', '.join(FILES[:-1])} or {FILES[-1]} in {folder}" if where.is_dir() else f"{folder} does not exist"
     raise Invalid(f"no mesh file: {looked}; give its file or folder: retinue run MESH", field="MESH")
 
 
