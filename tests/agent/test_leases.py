@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-from pytest import FixtureRequest
+from kit.replicas import LEASE_S, replica
 
 from retinue.agent import Agent, tool
 from retinue.agent.keys import lease_key
@@ -16,38 +14,10 @@ from retinue.agent.model import ModelRequest
 from retinue.agent.model.scripted import Scripted, call
 from retinue.service.chat import Call
 from retinue.service.errors import SessionBusy
-from retinue.service.mesh import Mesh
-from retinue.service.registry.memory import MemoryRegistry
-from retinue.service.server.pulse import Timing
-from retinue.service.settings import Settings
-from retinue.service.store import Store, open_store
-
-LEASE_S = 0.5
+from retinue.service.store import Store
 
 
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-async def store(request: FixtureRequest) -> AsyncIterator[Store]:
-    match request.param:
-        case "redis":
-            url = request.getfixturevalue("redis_url")
-        case "sqlite":
-            url = f"sqlite://{request.getfixturevalue('tmp_path')}/store.db"
-        case _:
-            url = "memory:"
-    async with open_store(url) as opened:
-        yield opened
-
-
-@asynccontextmanager
-async def replica(store: Store, agent: Agent) -> AsyncIterator[Agent]:
-    """The agent in a mesh of its own on the shared store, as in a process of its own."""
-    settings = Settings(registry="memory:", store="memory:")
-    mesh = Mesh(settings, registry=MemoryRegistry(), store=store, timing=Timing(lease=LEASE_S))
-    async with mesh, agent.mounted(mesh):
-        yield agent
-
-
-async def test_a_turn_waits_for_the_turn_that_another_replica_has_in_that_session(store: Store) -> None:
+async def test_a_turn_waits_for_the_turn_that_another_replica_has_in_that_session(shared_store: Store) -> None:
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -60,8 +30,8 @@ async def test_a_turn_waits_for_the_turn_that_another_replica_has_in_that_sessio
     one, two = Scripted(call("slow"), "one is done"), Scripted("elsewhere", "two is done")
     async with (
         asyncio.timeout(20),
-        replica(store, Agent("clerk", model=one, tools=[slow])) as first,
-        replica(store, Agent("clerk", model=two)) as second,
+        replica(shared_store, Agent("clerk", model=one, tools=[slow])) as first,
+        replica(shared_store, Agent("clerk", model=two)) as second,
         asyncio.TaskGroup() as group,
     ):
         running = group.create_task(first.ask("1"))
@@ -75,13 +45,13 @@ async def test_a_turn_waits_for_the_turn_that_another_replica_has_in_that_sessio
     assert [each.message.text for each in two.requests[1].messages] == ["1", "", "slowly done", "one is done", "2"]
 
 
-async def test_a_session_whose_owner_died_is_taken_over_when_its_lease_is_over(store: Store) -> None:
-    assert await store.acquire(lease_key("clerk", ""), "dead", ttl=LEASE_S)
-    async with asyncio.timeout(20), replica(store, Agent("clerk", model=Scripted("hello"))) as clerk:
+async def test_a_session_whose_owner_died_is_taken_over_when_its_lease_is_over(shared_store: Store) -> None:
+    assert await shared_store.acquire(lease_key("clerk", ""), "dead", ttl=LEASE_S)
+    async with asyncio.timeout(20), replica(shared_store, Agent("clerk", model=Scripted("hello"))) as clerk:
         assert (await clerk.ask("hi")).text == "hello"
 
 
-async def test_a_turn_that_has_lost_its_session_is_ended_and_writes_nothing_more(store: Store) -> None:
+async def test_a_turn_that_has_lost_its_session_is_ended_and_writes_nothing_more(shared_store: Store) -> None:
     begun, hang_up = asyncio.Event(), asyncio.Event()
 
     async def hang(request: ModelRequest) -> str:
@@ -92,47 +62,47 @@ async def test_a_turn_that_has_lost_its_session_is_ended_and_writes_nothing_more
             hang_up.set()
         return ""
 
-    async with asyncio.timeout(20), replica(store, Agent("clerk", model=Scripted(hang))) as clerk:
+    async with asyncio.timeout(20), replica(shared_store, Agent("clerk", model=Scripted(hang))) as clerk:
         turn = asyncio.create_task(clerk.ask("hi"))
         await begun.wait()
-        await store.delete(lease_key("clerk", ""))
-        assert await store.acquire(lease_key("clerk", ""), "thief", ttl=60)
+        await shared_store.delete(lease_key("clerk", ""))
+        assert await shared_store.acquire(lease_key("clerk", ""), "thief", ttl=60)
         with pytest.raises(SessionBusy):
             await turn
         assert hang_up.is_set()
-        assert (await store.read("agent/{clerk}/history")).length == 1
+        assert (await shared_store.read("agent/{clerk}/history")).length == 1
 
 
-async def test_a_write_after_the_lease_is_lost_is_refused(store: Store) -> None:
+async def test_a_write_after_the_lease_is_lost_is_refused(shared_store: Store) -> None:
     async def lose(request: ModelRequest) -> str:
-        await store.delete(lease_key("clerk", ""))
-        assert await store.acquire(lease_key("clerk", ""), "thief", ttl=60)
+        await shared_store.delete(lease_key("clerk", ""))
+        assert await shared_store.acquire(lease_key("clerk", ""), "thief", ttl=60)
         return "too late"
 
-    async with asyncio.timeout(20), replica(store, Agent("clerk", model=Scripted(lose))) as clerk:
+    async with asyncio.timeout(20), replica(shared_store, Agent("clerk", model=Scripted(lose))) as clerk:
         with pytest.raises(SessionBusy):
             await clerk.ask("hi")
-        assert (await store.read("agent/{clerk}/history")).length == 1
+        assert (await shared_store.read("agent/{clerk}/history")).length == 1
 
 
-async def test_a_long_turn_keeps_its_session(store: Store) -> None:
+async def test_a_long_turn_keeps_its_session(shared_store: Store) -> None:
     renewed = asyncio.Event()
 
     async def think(request: ModelRequest) -> str:
         # As long as three leases, told by another lease that ends by itself.
         for number in range(3):
-            assert await store.acquire(f"clock {number}", "a", ttl=LEASE_S)
-            await Leases(store, ttl=LEASE_S).wait(f"clock {number}")
-        assert await store.acquire(lease_key("clerk", ""), "thief", ttl=60) is None
+            assert await shared_store.acquire(f"clock {number}", "a", ttl=LEASE_S)
+            await Leases(shared_store, ttl=LEASE_S).wait(f"clock {number}")
+        assert await shared_store.acquire(lease_key("clerk", ""), "thief", ttl=60) is None
         renewed.set()
         return "thought"
 
-    async with asyncio.timeout(20), replica(store, Agent("clerk", model=Scripted(think))) as clerk:
+    async with asyncio.timeout(20), replica(shared_store, Agent("clerk", model=Scripted(think))) as clerk:
         assert (await clerk.ask("hi")).text == "thought"
         assert renewed.is_set()
 
 
-async def test_the_session_is_free_again_at_once_when_a_turn_ends_however_it_ends(store: Store) -> None:
+async def test_the_session_is_free_again_at_once_when_a_turn_ends_however_it_ends(shared_store: Store) -> None:
     begun = asyncio.Event()
 
     async def hang(request: ModelRequest) -> str:
@@ -142,15 +112,15 @@ async def test_the_session_is_free_again_at_once_when_a_turn_ends_however_it_end
 
     async with (
         asyncio.timeout(20),
-        replica(store, Agent("clerk", model=Scripted(hang, RuntimeError("no"), "x"))) as clerk,
+        replica(shared_store, Agent("clerk", model=Scripted(hang, RuntimeError("no"), "x"))) as clerk,
     ):
         turn = asyncio.create_task(clerk.ask("hi"))
         await begun.wait()
         turn.cancel()
         await asyncio.wait([turn])
         for _ in range(2):
-            lease = await store.acquire(lease_key("clerk", ""), "other", ttl=60)
+            lease = await shared_store.acquire(lease_key("clerk", ""), "other", ttl=60)
             assert lease
-            await store.release(lease)
+            await shared_store.release(lease)
             await asyncio.gather(clerk.ask("again"), return_exceptions=True)
-        assert await store.acquire(lease_key("clerk", ""), "other", ttl=60)
+        assert await shared_store.acquire(lease_key("clerk", ""), "other", ttl=60)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
-from pytest import FixtureRequest
+from kit.replicas import replica
 
 from retinue.agent import Agent, Limits, tool
 from retinue.agent.keys import lease_key
@@ -15,35 +13,9 @@ from retinue.agent.model import ModelRequest
 from retinue.agent.model.scripted import Scripted, call
 from retinue.service.chat import Call, RunState, ToolStatus
 from retinue.service.errors import ModelAuth, RequestConflict, SessionBusy
-from retinue.service.mesh import Mesh
-from retinue.service.registry.memory import MemoryRegistry
-from retinue.service.server.pulse import Timing
-from retinue.service.settings import Settings
-from retinue.service.store import Store, open_store
+from retinue.service.store import Store
 
 ONE = Call(request_id="one")
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-async def store(request: FixtureRequest) -> AsyncIterator[Store]:
-    match request.param:
-        case "redis":
-            url = request.getfixturevalue("redis_url")
-        case "sqlite":
-            url = f"sqlite://{request.getfixturevalue('tmp_path')}/store.db"
-        case _:
-            url = "memory:"
-    async with open_store(url) as opened, asyncio.timeout(20):
-        yield opened
-
-
-@asynccontextmanager
-async def replica(store: Store, agent: Agent) -> AsyncIterator[Agent]:
-    """The agent in a mesh of its own on the shared store, as in a process of its own."""
-    settings = Settings(registry="memory:", store="memory:")
-    mesh = Mesh(settings, registry=MemoryRegistry(), store=store, timing=Timing(lease=0.5))
-    async with mesh, agent.mounted(mesh):
-        yield agent
 
 
 class Payment:
@@ -63,11 +35,11 @@ class Payment:
         return "paid"
 
 
-async def test_a_repeat_gets_the_answer_of_the_first_and_nothing_runs_again(store: Store) -> None:
+async def test_a_repeat_gets_the_answer_of_the_first_and_nothing_runs_again(shared_store: Store) -> None:
     payment = Payment()
     payment.go_on.set()
     model = Scripted(call("pay"), "It is paid.", "other")
-    async with replica(store, Agent("clerk", model=model, tools=[payment.tool])) as clerk:
+    async with replica(shared_store, Agent("clerk", model=model, tools=[payment.tool])) as clerk:
         first = await clerk.ask("pay", ONE)
         await clerk.ask("something else")
         again = await clerk.ask("pay", ONE)
@@ -75,8 +47,8 @@ async def test_a_repeat_gets_the_answer_of_the_first_and_nothing_runs_again(stor
     assert (payment.made, len(model.requests)) == (1, 3)
 
 
-async def test_a_request_id_with_another_body_is_refused(store: Store) -> None:
-    async with replica(store, Agent("clerk", model=Scripted("a", "b"))) as clerk:
+async def test_a_request_id_with_another_body_is_refused(shared_store: Store) -> None:
+    async with replica(shared_store, Agent("clerk", model=Scripted("a", "b"))) as clerk:
         await clerk.ask("pay", ONE)
         with pytest.raises(RequestConflict):
             await clerk.ask("pay twice", ONE)
@@ -84,22 +56,22 @@ async def test_a_request_id_with_another_body_is_refused(store: Store) -> None:
         assert len((await clerk.history()).messages) == 2
 
 
-async def test_two_replicas_that_get_it_at_once_run_it_once(store: Store) -> None:
+async def test_two_replicas_that_get_it_at_once_run_it_once(shared_store: Store) -> None:
     payment = Payment()
     payment.go_on.set()
     models = [Scripted(call("pay"), "It is paid.") for _ in range(2)]
     agents = [Agent("clerk", model=model, tools=[payment.tool]) for model in models]
-    async with replica(store, agents[0]) as one, replica(store, agents[1]) as two:
+    async with replica(shared_store, agents[0]) as one, replica(shared_store, agents[1]) as two:
         replies = await asyncio.gather(one.ask("pay", ONE), two.ask("pay", ONE))
     assert replies[0] == replies[1]
     assert payment.made == 1
     assert sum(len(model.requests) for model in models) == 2
 
 
-async def test_a_run_whose_caller_left_is_gone_on_with_when_its_request_comes_again(store: Store) -> None:
+async def test_a_run_whose_caller_left_is_gone_on_with_when_its_request_comes_again(shared_store: Store) -> None:
     payment = Payment()
     model = Scripted(call("pay"), "I cannot tell whether it is paid.")
-    async with replica(store, Agent("clerk", model=model, tools=[payment.tool])) as clerk:
+    async with replica(shared_store, Agent("clerk", model=model, tools=[payment.tool])) as clerk:
         left = asyncio.create_task(clerk.ask("pay", ONE))
         await payment.begun.wait()
         run_id = (await clerk.history()).messages[0].run_id
@@ -113,22 +85,22 @@ async def test_a_run_whose_caller_left_is_gone_on_with_when_its_request_comes_ag
     assert [message.role for message in history.messages] == ["user", "assistant", "tool", "assistant"]
 
 
-async def lose_owner(store: Store) -> None:
+async def lose_owner(shared_store: Store) -> None:
     """What a killed owner leaves: a lease that nobody renews."""
-    await store.delete(lease_key("clerk", ""))
-    assert await store.acquire(lease_key("clerk", ""), "dead", ttl=0.3)
+    await shared_store.delete(lease_key("clerk", ""))
+    assert await shared_store.acquire(lease_key("clerk", ""), "dead", ttl=0.3)
 
 
-async def test_a_run_whose_owner_died_is_gone_on_with_under_its_own_id(store: Store) -> None:
+async def test_a_run_whose_owner_died_is_gone_on_with_under_its_own_id(shared_store: Store) -> None:
     payment = Payment()
     model = Scripted("I cannot tell.")
     async with (
-        replica(store, Agent("clerk", model=Scripted(call("pay")), tools=[payment.tool])) as first,
-        replica(store, Agent("clerk", model=model)) as second,
+        replica(shared_store, Agent("clerk", model=Scripted(call("pay")), tools=[payment.tool])) as first,
+        replica(shared_store, Agent("clerk", model=model)) as second,
     ):
         dies = asyncio.create_task(first.ask("pay", ONE))
         await payment.begun.wait()
-        await lose_owner(store)
+        await lose_owner(shared_store)
         with pytest.raises(SessionBusy):
             await dies
         reply = await second.ask("pay", ONE)
@@ -139,13 +111,13 @@ async def test_a_run_whose_owner_died_is_gone_on_with_under_its_own_id(store: St
     assert payment.made == 1
 
 
-async def test_once_a_later_turn_has_begun_a_run_that_was_cut_short_stays_so(store: Store) -> None:
+async def test_once_a_later_turn_has_begun_a_run_that_was_cut_short_stays_so(shared_store: Store) -> None:
     payment = Payment()
     model = Scripted(call("pay"), "later", "never")
-    async with replica(store, Agent("clerk", model=model, tools=[payment.tool])) as clerk:
+    async with replica(shared_store, Agent("clerk", model=model, tools=[payment.tool])) as clerk:
         dies = asyncio.create_task(clerk.ask("pay", ONE))
         await payment.begun.wait()
-        await lose_owner(store)
+        await lose_owner(shared_store)
         with pytest.raises(SessionBusy):
             await dies
         assert (await clerk.ask("go on")).text == "later"
@@ -155,31 +127,31 @@ async def test_once_a_later_turn_has_begun_a_run_that_was_cut_short_stays_so(sto
     assert len(model.requests) == 2
 
 
-async def test_a_run_that_ran_out_of_time_is_over(store: Store) -> None:
+async def test_a_run_that_ran_out_of_time_is_over(shared_store: Store) -> None:
     async def hang(request: ModelRequest) -> str:
         await asyncio.Event().wait()
         return ""
 
     agent = Agent("clerk", model=Scripted(hang, "too late"), limits=Limits(time_s=0.3))
-    async with replica(store, agent) as clerk:
+    async with replica(shared_store, agent) as clerk:
         first = await clerk.ask("pay", ONE)
         assert (first.state, first.reason) == (RunState.INCOMPLETE, "deadline")
         assert await clerk.ask("pay", ONE) == first
 
 
-async def test_a_run_that_failed_is_tried_again_when_its_request_comes_again(store: Store) -> None:
+async def test_a_run_that_failed_is_tried_again_when_its_request_comes_again(shared_store: Store) -> None:
     model = Scripted(ModelAuth("no key"), "now it works")
-    async with replica(store, Agent("clerk", model=model)) as clerk:
+    async with replica(shared_store, Agent("clerk", model=model)) as clerk:
         with pytest.raises(ModelAuth):
             await clerk.ask("pay", ONE)
         assert (await clerk.ask("pay", ONE)).text == "now it works"
         assert [message.role for message in (await clerk.history()).messages] == ["user", "assistant"]
 
 
-async def test_a_stream_of_a_refused_request_is_a_refusal_and_leaves_the_session_free(store: Store) -> None:
-    async with replica(store, Agent("clerk", model=Scripted("a", "b"))) as clerk:
+async def test_a_stream_of_a_refused_request_is_a_refusal_and_leaves_the_session_free(shared_store: Store) -> None:
+    async with replica(shared_store, Agent("clerk", model=Scripted("a", "b"))) as clerk:
         await clerk.ask("pay", ONE)
         with pytest.raises(RequestConflict):
             async for _ in clerk.stream("pay twice", ONE):
                 pytest.fail("nothing happens before the refusal")
-        assert await store.acquire(lease_key("clerk", ""), "other", ttl=1)
+        assert await shared_store.acquire(lease_key("clerk", ""), "other", ttl=1)
