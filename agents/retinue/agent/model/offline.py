@@ -71,7 +71,21 @@ class _Turn:
             return self._use(spec)
         if (peer := _choose(self._peers(), self.message)) and (handed := self._to(peer, self.whole)):
             return handed
-        return self._use(spec) if (spec := self._best()) else self._able()
+        if spec := self._best():
+            return self._use(spec)
+        return self._last_resort() or self._able()
+
+    def _last_resort(self) -> _Said | None:
+        """Where no words fit: the one agent that the agent's own prompt speaks of, or its one tool that only looks."""
+        about = set(say.words(self.system.partition(PEERS)[0]))
+        spoken_of = [peer for peer in self._peers() if set(say.words(peer)) <= about]
+        own = [spec for spec in self.tools.values() if not _is_own(spec.name)]
+        if len(spoken_of) == 1 and not own:
+            return self._to(spoken_of[0], self.whole)
+        if len(own) == 1 and say.words(own[0].description)[:1] == ["list"]:
+            arguments = fill(own[0], self.message)
+            return (own[0].name, arguments) if arguments and set(required(own[0])) <= set(arguments) else None
+        return None
 
     def follow(self) -> _Said:
         """The next step: the looked-up item is used, or the results are told."""

@@ -31,7 +31,9 @@ def fill(spec: ToolSpec, message: str) -> dict[str, Any]:
         ("id", (say.IDENTIFIER,)),
     ):
         for name in (name for name, its in kinds.items() if its == kind):
-            found |= _one(name, text.take(*patterns))
+            said = text.take(*patterns)
+            # People are written in small letters here, so that Ada and ada are one.
+            found |= _one(name, said.lower() if kind in ("owner", "recipient") else said)
     for name in (name for name, its in kinds.items() if its == "goal"):
         found |= _one(name, text.take(*say.GOAL, after=say.NAMED))
     if title := _title(kinds, required(spec)):
