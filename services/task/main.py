@@ -121,7 +121,7 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=os.environ.get("RETINUE_LOG", "INFO").upper())
+    logging.basicConfig(level=(os.environ.get("RETINUE_LOG") or "warning").upper())
     try:
         asyncio.run(main())
     except MeshError as error:

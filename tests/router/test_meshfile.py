@@ -50,7 +50,6 @@ def test_every_key_of_an_agent_is_kept(tmp_path: Path) -> None:
             description = "Greets."
             history_limit = 7
             listen = "127.0.0.1:9000"
-            approvals = ["db_Db_Drop"]
             limits = { model_calls = 5, time_s = 1.5 }
             """,
         )
@@ -72,7 +71,6 @@ def test_every_key_of_an_agent_is_kept(tmp_path: Path) -> None:
                 description="Greets.",
                 history_limit=7,
                 listen="127.0.0.1:9000",
-                approvals=("db_Db_Drop",),
                 limits={"model_calls": 5, "time_s": 1.5},
             ),
         ),
@@ -137,3 +135,9 @@ def test_a_mesh_file_goes_before_a_eunice_file_and_that_alone_is_refused(tmp_pat
 def test_a_part_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match=r"nothing is named 'task-mgrr'; did you mean task-mgr"):
         load(OFFICE).find("task-mgrr")
+
+
+def test_approvals_are_refused_while_nothing_would_wait_for_them(tmp_path: Path) -> None:
+    (tmp_path / "mesh.toml").write_text('[agents.a]\nprompt = "x"\napprovals = ["db_Db_Drop"]\n')
+    with pytest.raises(Unsupported, match="approvals"):
+        load(tmp_path)

@@ -191,3 +191,10 @@ async def test_nothing_runs_after_it_is_left() -> None:
         await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) > len(before)
     assert asyncio.all_tasks() == before
+
+
+async def test_names_that_nothing_here_could_bear_are_passed_over() -> None:
+    async with MemoryRegistry() as registry, Directory(registry) as directory:
+        for name in ("task", "My_Web"):
+            await registry.register(Node(name=name, id=f"{name}-1", address="127.0.0.1:1"))
+        assert await directory.names() == {"task": "service"}

@@ -62,7 +62,6 @@ class AgentSpec:
     history_limit: int = 50
     listen: str = ""
     limits: Mapping[str, Any] = field(default_factory=dict)
-    approvals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +160,8 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
     for tool in tools:
         if tool not in servers:
             raise table.wrong("tools", f"no MCP server is named {tool!r}{did_you_mean(tool, servers)}")
+    if table.names("approvals"):
+        raise table.wrong("approvals", "calls cannot be held for approval yet; leave the key out", kind=Unsupported)
     if tools:
         raise table.wrong("tools", "MCP servers cannot be used as tools yet; leave the key out", kind=Unsupported)
     listen = table.text("listen")
@@ -177,7 +178,6 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
         history_limit=table.count("history_limit", 50),
         listen=listen,
         limits=_limits(table),
-        approvals=table.names("approvals") or (),
     )
 
 

@@ -18,6 +18,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from retinue.router.child import Child
 from retinue.service.errors import Unavailable
 from retinue.service.registry import Node, Registry
+from retinue.service.transport import CHANNEL_OPTIONS
 
 START_S = 60.0
 log = logging.getLogger("retinue.run")
@@ -110,7 +111,7 @@ class Supervisor:
 
 
 async def _says_serving(address: str) -> None:
-    async with grpc.aio.insecure_channel(address) as channel:
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), wait_for_ready=True)
         async for answer in watch:
             if answer.status == health_pb2.HealthCheckResponse.SERVING:

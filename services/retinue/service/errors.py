@@ -29,6 +29,7 @@ from typing import Any, ClassVar
 
 import grpc
 from google.protobuf import duration_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from retinue.service.text import sane
@@ -336,4 +337,8 @@ class _Details:
 def _details(trailers: Iterable[tuple[str, Any]]) -> Iterator[_Details]:
     for key, value in trailers:
         if key == DETAILS_KEY:
-            yield _Details(status_pb2.Status.FromString(value))
+            try:
+                status = status_pb2.Status.FromString(value)
+            except DecodeError:
+                continue  # a foreign server's own idea of details: its status says enough
+            yield _Details(status)

@@ -24,6 +24,11 @@ def check_name(name: str, *, field: str = "name") -> str:
     return name
 
 
+def is_name(name: str) -> bool:
+    """Whether an agent or service of the mesh may bear it."""
+    return _NAME.fullmatch(name) is not None
+
+
 def check_session(session: str, *, derived: bool = False) -> str:
     """The session that a request means: "" for the default one (which "default" spells too); Invalid for no session.
 

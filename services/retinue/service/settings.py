@@ -69,6 +69,16 @@ def home(*, make: bool = False) -> Path:
     return made
 
 
+def path_of(url: str, *, field: str) -> Path:
+    """The file that scheme:///absolute/path names, whatever characters are in it; Invalid when it is not absolute."""
+    _, _, path = url.partition("://")
+    if not path.startswith("/"):
+        raise Invalid(
+            f"{field} {url!r}: the path is absolute, as in {url.partition(':')[0]}:///path/to/file.db", field=field
+        )
+    return Path(path)
+
+
 def masked(url: str) -> str:
     """`url` without its password or the `token` of its query, for messages; of one that is no URL, only the scheme."""
     try:

@@ -13,7 +13,7 @@ from typing import Generic, Self, TypeAlias, TypeVar
 
 from retinue.service.background import Background
 from retinue.service.errors import RegistryUnavailable, UnknownName
-from retinue.service.names import check_name, did_you_mean
+from retinue.service.names import check_name, did_you_mean, is_name
 from retinue.service.registry import Lookup, Node
 
 log = logging.getLogger("retinue.directory")
@@ -161,7 +161,7 @@ class Directory:
         return view.value if view is not None and view.watched else None
 
     async def names(self) -> Mapping[str, str]:
-        """Every registered name with its type. Raises RegistryUnavailable when it was never reached."""
+        """Every registered name of the mesh with its type. Raises RegistryUnavailable when it was never reached."""
         if self._names is None:
             self._names = _View(
                 self._background,
@@ -172,7 +172,8 @@ class Directory:
             )
         names = await self._names.get()
         self._names.watch()
-        return names
+        # A registry that is shared lists names that nothing here could be called by.
+        return {name: kind for name, kind in names.items() if is_name(name)}
 
     async def changed(self, name: str, *, since: Nodes) -> None:
         """Returns once the nodes of `name` may be others than `since`."""

@@ -90,12 +90,15 @@ class Endpoint:
 
     def request(self, data: Mapping[str, Any] | str) -> Message:
         """The request that `data`, a JSON object or its text, stands for. Raises Invalid naming the field."""
-        fields: dict[str, Any] = sane_json(dict(_object(data)))
         request = self.request_class()
         try:
+            fields: dict[str, Any] = sane_json(dict(_object(data)))
             json_format.ParseDict(fields, request, descriptor_pool=_pool(self.input))
         except json_format.ParseError as error:
             raise _blame(self.input, fields) or Invalid(f"{self.short}: {error}") from None
+        except (RecursionError, ValueError, KeyError, AttributeError, TypeError) as error:
+            # What protobuf's own reader of JSON trips over: nesting, huge numbers, an Any that is none.
+            raise Invalid(f"{self.short}: the request cannot be read: {type(error).__name__}: {error}") from None
         if not request.IsInitialized():
             unset = [
                 field.name for field in self.input.fields if field.is_required and not request.HasField(field.name)

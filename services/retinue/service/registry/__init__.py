@@ -11,12 +11,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import urlsplit
 
 from retinue.service.errors import Invalid
-from retinue.service.settings import masked
+from retinue.service.settings import masked, path_of
 
 # A node registers again this often, so that a registry that forgot it (restarted empty) learns of it.
 HEARTBEAT_S = 2.0
@@ -94,7 +92,7 @@ def open_registry(url: str) -> AbstractAsyncContextManager[Registry]:
         case "local":
             from retinue.service.registry.local import LocalRegistry
 
-            return LocalRegistry(Path(urlsplit(url).path))
+            return LocalRegistry(path_of(url, field="RETINUE_REGISTRY"))
         case "memory":
             from retinue.service.registry.memory import MemoryRegistry
 

@@ -14,11 +14,10 @@ import enum
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
-from urllib.parse import urlsplit
 
 from retinue.service.errors import Invalid
+from retinue.service.settings import masked, path_of
 
 
 class Conflict(Exception):
@@ -166,7 +165,7 @@ def open_store(url: str) -> AbstractAsyncContextManager[Store]:
 
     Raises Invalid for any other. Entering raises StoreUnavailable when the store cannot be reached.
     """
-    match urlsplit(url).scheme:
+    match url.partition(":")[0]:
         case "redis" | "rediss":
             from retinue.service.store.redis import RedisStore
 
@@ -174,13 +173,13 @@ def open_store(url: str) -> AbstractAsyncContextManager[Store]:
         case "sqlite":
             from retinue.service.store.sqlite import SqliteStore
 
-            return SqliteStore(Path(urlsplit(url).path))
+            return SqliteStore(path_of(url, field="RETINUE_STORE"))
         case "memory":
             from retinue.service.store.memory import MemoryStore
 
             return MemoryStore()
         case _:
             raise Invalid(
-                f"store {url!r}: use redis://host:port/db, sqlite:///absolute/path or memory:",
+                f"store {masked(url)!r}: use redis://host:port/db, sqlite:///absolute/path or memory:",
                 field="RETINUE_STORE",
             )
