@@ -166,3 +166,15 @@ async def test_an_unavailable_of_the_service_itself_is_its_answer() -> None:
             with pytest.raises(StoreUnavailable):
                 await stub(client).List(task_pb2.ListTasksRequest())
     assert tasks.calls == 1
+
+
+async def test_a_bare_unavailable_that_a_server_of_the_mesh_passes_on_is_its_answer() -> None:
+    away = CallFailed("the warehouse is away", status=grpc.StatusCode.UNAVAILABLE)
+    one, two = (Tasks(listing=refusing(away)) for _ in range(2))
+    async with tasks_at(one) as a, tasks_at(two) as b, client_of(await registered("task", a, b)) as client:
+        with listening("retinue.client") as lines:
+            for _ in range(4):
+                with pytest.raises(CallFailed):
+                    await stub(client).List(task_pb2.ListTasksRequest(), timeout=5)
+    assert one.calls + two.calls == 4
+    assert lines.empty()

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from retinue.service.errors import CycleRefused, DepthRefused, Invalid
+from retinue.service.errors import CycleRefused, DepthRefused, Invalid, cut
 from retinue.service.names import check_name
 
 TO, ROOT, PARENT, PATH, BUDGET, TRACE = (
@@ -46,7 +46,9 @@ class Budget:
         try:
             numbers = {key: int(value) for key, value in pairs.items() if key in ("calls", "depth", "tokens")}
         except ValueError:
-            raise Invalid(f"{BUDGET}: {text!r} is not a list of name=number", field=BUDGET) from None
+            raise Invalid(f"{BUDGET}: {cut(text, 64)!r} is not a list of name=number", field=BUDGET) from None
+        if any(number < 0 for number in numbers.values()):
+            raise Invalid(f"{BUDGET}: {cut(text, 64)!r} has a number below 0", field=BUDGET)
         plain = cls()
         return cls(numbers.get("calls", plain.model_calls), numbers.get("depth", plain.depth), numbers.get("tokens"))
 

@@ -58,6 +58,8 @@ class MeshError(Exception):
         self.retry_after = retry_after
         self.facts = facts
         self.usage: Usage | None = None
+        # Whether a server of the mesh said this itself; a connection that broke says nothing.
+        self.answered = False
 
     def __str__(self) -> str:
         return self.message
@@ -311,6 +313,7 @@ def from_rpc(error: grpc.aio.AioRpcError) -> MeshError:
         if detail.reason is not None:
             built = build(error.code(), detail.reason, message, retry_after=detail.retry_after)
             built.facts = detail.facts
+            built.answered = True
             return built
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlinePassed(message or "the deadline passed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ import typer
 from retinue.router.cli.options import LogLevel, Timeout
 from retinue.router.cli.printing import out_json
 from retinue.router.cli.reach import Stop, execute, reached
+from retinue.service.errors import DeadlinePassed
 
 
 def call(
@@ -33,7 +35,12 @@ def call(
 
 async def _call(name: str, endpoint: str, request: str, *, timeout: float, metadata: list[tuple[str, str]]) -> None:
     async with reached() as client:
-        if (await client.endpoints(name)).find(endpoint).streaming:
+        try:
+            async with asyncio.timeout(timeout):
+                streaming = (await client.endpoints(name)).find(endpoint).streaming
+        except TimeoutError:
+            raise DeadlinePassed(f"{name} did not say within {timeout:g} s what it offers") from None
+        if streaming:
             async for answer in client.call_stream(name, endpoint, request, timeout=timeout, metadata=metadata):
                 out_json(answer, lines=True)
         else:

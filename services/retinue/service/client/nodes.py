@@ -36,7 +36,7 @@ _DOWN = (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SH
 
 def broke_off(error: MeshError) -> bool:
     """Whether a call that ended so was lost on its way, as far as can be told: an UNAVAILABLE with no reason given."""
-    return isinstance(error, CallFailed) and error.status is grpc.StatusCode.UNAVAILABLE
+    return isinstance(error, CallFailed) and error.status is grpc.StatusCode.UNAVAILABLE and not error.answered
 
 
 class Line:
