@@ -60,16 +60,6 @@ def out_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         out("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
 
 
-def out_reply(text: str) -> None:
-    """A reply on standard output: as Markdown on a terminal, as it is elsewhere."""
-    if on_terminal():
-        from rich.markdown import Markdown
-
-        console().print(Markdown(text))
-    else:
-        out(text)
-
-
 def one_line(text: str) -> str:
     """`text` without line breaks."""
     return " ".join(text.split())
