@@ -157,8 +157,8 @@ class Agent:
         """One turn, to its end, or with `call.detach` how it stands. Raises MeshError when it was refused or failed."""
         run = self._admit(message, call, self._entered())
         if call.detach:
-            return await run.detach()
-        reply = await run.execute()
+            return await run.execution.detach()
+        reply = await run.execution.execute()
         if self._hooks.on_event:
             self._hooks.on_event(run.events.last(Completed(reply)))
         return reply
@@ -202,7 +202,7 @@ class Agent:
         Returns the id of the message's own run. One that went into another turn has that turn's answer.
         """
         run = self._admit(message, replace(call, detach=True), self._entered(), steer=steer)
-        return (await run.detach()).run_id
+        return (await run.execution.detach()).run_id
 
     async def resolve(self, run_id: str, pending_id: str, answer: Answer) -> RunState:
         """Answers something that the run waits for; with the last answer it goes on by itself.
@@ -224,7 +224,7 @@ class Agent:
         if await answers_to(host.store, run_id, pending) is None:
             return RunState.WAITING
         call = Call(session=record.session, envelope=record.envelope, detach=True)
-        return (await Run.of_session(host, call, "", known=run_id).detach()).state
+        return (await Run.of_session(host, call, "", known=run_id).execution.detach()).state
 
     async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History:
         """A page of the session's messages, oldest first, with one tool message per call."""
@@ -290,7 +290,7 @@ class Agent:
 
 
 async def _drive(run: Run, events: asyncio.Queue[Event | MeshError]) -> None:
-    outcome = await run.outcome()
+    outcome = await run.execution.outcome()
     if isinstance(outcome, Reply):
         events.put_nowait(run.events.last(Completed(outcome)))
     else:

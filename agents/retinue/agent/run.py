@@ -7,7 +7,6 @@ model or know how it is served; its limits are the host's and the tree's, and it
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -17,7 +16,8 @@ from retinue.agent.budget import Purse
 from retinue.agent.course import Course
 from retinue.agent.delegate import Errand, delegate_tool
 from retinue.agent.ending import Ending
-from retinue.agent.events import TAKEN_OVER, Events, Sink
+from retinue.agent.events import Events, Sink
+from retinue.agent.execution import SPENT, Execution
 from retinue.agent.followups import Steers
 from retinue.agent.history import Entry, assistant_entry, last_groups, to_model, tool_entry, user_entry, valid
 from retinue.agent.host import Host
@@ -49,24 +49,16 @@ from retinue.service.chat import (
     ToolInput,
     ToolStarted,
 )
-from retinue.service.envelope import HOP_MARGIN_S, Envelope
-from retinue.service.errors import DeadlinePassed, InternalError, MeshError, ModelUnavailable, SessionBusy
+from retinue.service.envelope import Envelope
+from retinue.service.errors import ModelUnavailable
 from retinue.service.names import new_id
 from retinue.service.text import Joiner, sane
 from retinue.service.usage import Usage
-
-log = logging.getLogger("retinue.agent")
 
 _CUT = {
     Stop.LENGTH: ("length", "The answer was cut off by the model's length limit."),
     Stop.CONTENT_FILTER: ("content_filter", "The model's content filter cut the answer off."),
 }
-_SPENT = {
-    "model_calls": "I used up the model calls for this task before I could finish.",
-    "tokens": "I used up the tokens for this task before I could finish.",
-    "deadline": "The time for this task ran out before I could finish.",
-}
-_CANCELLED = "This was cancelled before I could finish."
 
 
 class Run:
@@ -105,6 +97,7 @@ class Run:
         self._deadline = call.envelope.deadline or asyncio.get_running_loop().time() + host.limits.time_s
         self._again: frozenset[str] = frozenset()
         self._ending = Ending(host, talk, call, course, ledger=ledger, events=events)
+        self.execution = Execution(host, talk, course, self._turn, ending=self._ending, deadline=self._deadline)
         self._opening = ledger and Opening(
             host,
             talk,
@@ -137,51 +130,6 @@ class Run:
         return cls(
             host, call, message, course=course, talk=talk, events=events, ledger=ledger, steers=steers, offered=steer
         )
-
-    async def execute(self) -> Reply:
-        """Runs the turn to its end, once it is its turn. Raises MeshError when it failed; the stored state says so."""
-        course, ending, task = self.course, self._ending, asyncio.current_task()
-        assert task is not None, "a run is executed in a task"
-        try:
-            with self._host.cancels.listening(course, task):
-                async with asyncio.timeout_at(self._deadline - HOP_MARGIN_S / 2) as limit:
-                    return await self._turn()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            if not course.begun:
-                await ending.abandon(RunState.INCOMPLETE, "deadline")
-                raise DeadlinePassed("the deadline passed while earlier turns of this session ran") from None
-            return await self._stop(RunState.INCOMPLETE, "deadline", _SPENT["deadline"])
-        except asyncio.CancelledError:
-            if self._talk.lost:
-                task.uncancel()
-                await ending.drop()
-                raise SessionBusy(TAKEN_OVER) from None
-            if course.stopped:
-                task.uncancel()
-                return await self._stop(RunState.CANCELLED, course.stopped, _CANCELLED)
-            await ending.abandon(RunState.CANCELLED, "its caller left")
-            raise
-        except SessionBusy as error:
-            error.usage = course.usage
-            await (ending.drop() if course.begun else ending.abandon(RunState.FAILED, error.reason))
-            raise
-        except MeshError as error:
-            error.usage = course.usage
-            await ending.abandon(RunState.FAILED, error.reason, error=error)
-            raise
-        except Exception:
-            fault = InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
-            await ending.abandon(RunState.FAILED, fault.reason, error=fault)
-            raise
-
-    async def _stop(self, state: RunState, reason: str, text: str) -> Reply:
-        """Ends the run for good in the middle; its reply, or the one that was stored just before."""
-        outcome = await self._ending.abandon(state, reason, text=text)
-        if isinstance(outcome, MeshError):
-            raise outcome
-        return outcome or self._ending.reply(text, state, reason)
 
     async def _turn(self) -> Reply:
         course = self.course
@@ -399,32 +347,7 @@ class Run:
             ledger=Ledger(host.store, host.name, call, message, place=talk.place, ticket=ticket),
             parent=self,
         )
-        return await run.detach()
-
-    async def detach(self) -> Reply:
-        """Runs the turn beside its caller; how it stands once it is known by its id. Raises what refused it."""
-        driver = self._host.detached.start(self.outcome())
-        accepted = self._host.detached.start(self.course.accepted.wait())
-        try:
-            await asyncio.wait({driver, accepted}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            accepted.cancel()
-        if not driver.done():
-            return self._ending.reply("", RunState.RUNNING, "")
-        outcome = driver.result()
-        if isinstance(outcome, MeshError):
-            raise outcome
-        return outcome
-
-    async def outcome(self) -> Reply | MeshError:
-        """Runs the turn; its reply, or the error that it ended with."""
-        try:
-            return await self.execute()
-        except MeshError as error:
-            return error
-        except Exception:
-            log.exception("%s: a run failed by a fault of ours", self._host.name)
-            return InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
+        return await run.execution.detach()
 
     async def _conclude(self, end: ModelEnd, offered: bool, entry: Entry) -> Reply:
         """The reply of the last step, once that and the end of the run are stored."""
@@ -434,7 +357,7 @@ class Run:
             state, text = RunState.INCOMPLETE, text or fallback
         elif not offered:
             state, reason = RunState.INCOMPLETE, "model_calls"
-            text = text or _SPENT[reason]
+            text = text or SPENT[reason]
         reply = self._ending.reply(text, state, reason)
         await self._ending.end(reply, self._talk.append(entry))
         return reply
