@@ -5,7 +5,6 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-import grpc
 import pytest
 from kit.nodes import Cable, client_of, node, registered
 
@@ -33,6 +32,7 @@ from retinue.service.errors import (
     Invalid,
     MeshError,
     ModelRate,
+    NoNode,
     SessionBusy,
     UnknownName,
 )
@@ -234,25 +234,45 @@ async def test_a_stream_refused_by_one_node_begins_on_another() -> None:
     assert leaving.ids == staying.ids[-1:]
 
 
-async def test_a_wire_cut_in_the_middle_of_a_stream_is_a_failed_and_not_repeated() -> None:
-    begun = 0
+async def test_a_stream_that_is_cut_goes_on_at_another_node_and_each_event_comes_once() -> None:
+    ids: list[str] = []
 
     async def events(_: str, call: Call) -> AsyncGenerator[Event, None]:
-        nonlocal begun
-        begun += 1
+        ids.append(call.request_id)
         yield Event(1, "r1", TextDelta("he"))
-        await asyncio.Event().wait()
+        if len(ids) == 1:
+            await asyncio.Event().wait()
+        yield Event(2, "r1", TextDelta("llo"))
+        yield Event(3, "r1", Completed(Reply(text="hello", agent="clerk")))
 
     clerk = Clerk(events=events)
     async with LocalMesh() as mesh, mesh.serve(clerk, clerk) as (one, two), Cable(one.address) as cable:
         registry = await registered("clerk", cable.address)
         async with client_of(registry) as client, asyncio.timeout(5):
             stream = Peer(client, "clerk").stream("hello")
-            await anext(stream)
+            seen = [await anext(stream)]
             await registry.register(node("clerk", two.address, 2))
+            cable.cut()
+            seen += [event async for event in stream]
+    assert [event.seq for event in seen] == [1, 2, 3]
+    assert len(ids) == 2
+    assert ids[0] == ids[1]
+
+
+async def test_a_stream_that_is_cut_ends_with_a_failed_when_no_node_goes_on_with_it() -> None:
+    async def events(_: str, call: Call) -> AsyncGenerator[Event, None]:
+        yield Event(1, "r1", TextDelta("he"))
+        await asyncio.Event().wait()
+
+    clerk = Clerk(events=events)
+    async with LocalMesh() as mesh, mesh.serve(clerk) as (one,), Cable(one.address) as cable:
+        registry = await registered("clerk", cable.address)
+        async with client_of(registry) as client, asyncio.timeout(5):
+            deadline = asyncio.get_running_loop().time() + 1.0
+            stream = Peer(client, "clerk").stream("hello", Call(envelope=Envelope(deadline=deadline)))
+            await anext(stream)
             cable.cut()
             (last,) = [event async for event in stream]
     assert isinstance(last.body, Failed)
-    assert last.body.error.status is grpc.StatusCode.UNAVAILABLE
+    assert isinstance(last.body.error, NoNode | DeadlinePassed)
     assert (last.seq, last.run_id) == (2, "r1")
-    assert begun == 1

@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from retinue.agent.book import RunBook
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.session import clear_history, read_history
@@ -23,6 +24,7 @@ from retinue.router.log import ROUTE, Errand, Log, Outcome
 from retinue.router.match import clearest, continues, mentions, scores
 from retinue.router.roster import read_roster
 from retinue.service.chat import (
+    Answer,
     Call,
     Completed,
     Description,
@@ -30,10 +32,11 @@ from retinue.service.chat import (
     Failed,
     History,
     Reply,
+    RunState,
     StatusNote,
     TextDelta,
 )
-from retinue.service.errors import InternalError, MeshError, NoNode, UnknownName
+from retinue.service.errors import InternalError, Invalid, MeshError, NoNode, UnknownName
 from retinue.service.names import check_name
 from retinue.service.usage import Usage
 
@@ -123,6 +126,8 @@ class Router:
         if route.direct:
             async with desk.direct.agent(route.services) as agent:
                 return await agent.ask(message, call)
+        if call.detach:
+            _only(route)
         async with asyncio.TaskGroup() as group:
             asked = [group.create_task(self._ask(desk, errand, call)) for errand in route.errands]
         return await self._close(desk, route, message, call, [one.result() for one in asked])
@@ -156,6 +161,32 @@ class Router:
             except UnknownName as error:
                 log.warning("what was said to %s in this session stays: %s", agent, error)
         return cleared + await clear_history(desk.mesh.store, self._name, session)
+
+    async def run(self, run_id: str) -> Reply:
+        """How a run of whichever agent stands."""
+        return await RunBook(self._mounted().mesh.store).reply(run_id)
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
+        """The events of a run of whichever agent, behind number `after`."""
+        async with aclosing(RunBook(self._mounted().mesh.store).watch(run_id, after=after)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self, run_id: str, *, tree: bool = False) -> int:
+        """Ends a run of whichever agent, or its tree."""
+        return await RunBook(self._mounted().mesh.store).cancel(run_id, tree=tree)
+
+    async def follow_up(self, message: str, call: Call = Call(), *, steer: bool = False) -> str:
+        """Hands the message on to the one agent that it is for; Invalid when it is for several, or for none."""
+        desk = self._mounted()
+        errand = _only(await self._route(desk, message, call))
+        return await desk.mesh.peer(errand.agent).follow_up(errand.message, _for(call, errand), steer=steer)
+
+    async def resolve(self, run_id: str, pending_id: str, answer: Answer) -> RunState:
+        """Hands the answer on to the agent whose run waits for it."""
+        desk = self._mounted()
+        record = await RunBook(desk.mesh.store).record(run_id)
+        return await desk.mesh.peer(record.agent).resolve(run_id, pending_id, answer)
 
     async def _route(self, desk: _Desk, message: str, call: Call) -> _Route:
         """The choice that was made for this request before, or a new one, stored before anything is sent."""
@@ -276,6 +307,14 @@ class Router:
 
 def _to(agent: str, message: str) -> _Route:
     return _Route(errands=(Errand(agent, message),))
+
+
+def _only(route: _Route) -> Errand:
+    """The one agent of a route, for what has one run; Invalid for any other route."""
+    if len(route.errands) != 1:
+        names = ", ".join(errand.agent for errand in route.errands) or "no agent"
+        raise Invalid(f"this goes to {names}: name one agent, as in @name, or ask without detach", field="message")
+    return route.errands[0]
 
 
 def _for(call: Call, errand: Errand) -> Call:

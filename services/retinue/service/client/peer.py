@@ -35,35 +35,45 @@ class Peer:
         return self._name
 
     async def ask(self, message: str, call: Call = Call()) -> Reply:
-        """One turn. The deadline is the envelope's, else 120 s; a request id is made where the call has none."""
-        answer = await self._client.unary(self._name, _CHAT, _request(message, call), envelope=call.envelope)
+        """One turn. The deadline is the envelope's, else 120 s; a request id is made where the call has none.
+
+        When its node dies the request goes to another one, which knows it by its id and goes on with the run.
+        """
+        raw = _request(message, call)
+        answer = await self._client.unary(self._name, _CHAT, raw, envelope=call.envelope, repeatable=True)
         return wire.from_response(pb.ChatResponse.FromString(answer))
 
     async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
         """One turn as it happens, ending with Completed or Failed; what refuses it before it begins is raised.
 
-        A connection that breaks in the middle is a Failed too.
+        When a node goes away in the middle another one goes on with the run, and each event still comes once.
         """
-        answers = self._client.stream(
-            self._name, f"{_AGENT}/StreamChat", _request(message, call), envelope=call.envelope
-        )
+        raw = _request(message, call)
         last: Event | None = None
-        async with contextlib.aclosing(answers):
-            try:
-                async for answer in answers:
-                    last = wire.from_event(pb.ChatEvent.FromString(answer))
-                    yield last
-                    if isinstance(last.body, Completed | Failed):
-                        return
-            except MeshError as error:
-                if last is None:
-                    raise
-                yield _failed(last, error)
-                return
-        end = InternalError(f"{self._name} ended its stream without an end to the turn")
-        if last is None:
-            raise end
-        yield _failed(last, end)
+        while True:
+            answers = self._client.stream(
+                self._name, f"{_AGENT}/StreamChat", raw, envelope=call.envelope, repeatable=True
+            )
+            begun = False
+            async with contextlib.aclosing(answers):
+                try:
+                    async for answer in answers:
+                        event, begun = wire.from_event(pb.ChatEvent.FromString(answer)), True
+                        if last is not None and event.seq <= last.seq:
+                            continue
+                        last = event
+                        yield event
+                        if isinstance(event.body, Completed | Failed):
+                            return
+                    error: MeshError = InternalError(f"{self._name} ended its stream without an end to the turn")
+                except MeshError as failure:
+                    error = failure
+            if begun and broke_off(error):
+                continue
+            if last is None:
+                raise error
+            yield _failed(last, error)
+            return
 
     async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History:
         """A page of the session's messages, oldest first, and its plan; `page_size` 0 leaves the size to the agent."""
