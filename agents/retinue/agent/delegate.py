@@ -14,7 +14,7 @@ from retinue.agent.peers import Peers, refused, with_context
 from retinue.agent.tasks import Tasks
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
 from retinue.service.chat import Reply, RunState, ToolStatus
-from retinue.service.names import nearest
+from retinue.service.names import is_name, nearest
 
 SPEC = ToolSpec(
     "delegate",
@@ -61,7 +61,7 @@ def delegate_tool(peers: Peers, services: Collection[str], run_errand: RunErrand
         to = str(invocation.arguments.get("to", "")).strip()
         wait = bool(invocation.arguments.get("wait", True))
         message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
-        if to and await peers.is_agent(to):
+        if is_name(to) and await peers.is_agent(to):
             if not peers.allows(to):
                 return refused(f"{to} is not among the agents that {invocation.agent} may call")
             if wait:

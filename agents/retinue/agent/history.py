@@ -88,7 +88,8 @@ def user_entry(message: str, call: Call, *, run_id: str, origin: str = "") -> En
     if call.context:
         context = orjson.dumps(sane_json(dict(call.context)), option=orjson.OPT_INDENT_2).decode()
         message = f"{message}\n\n## Context\n{context}"
-    said = Message(role="user", text=sane(message), parts=call.parts, run_id=run_id, time=datetime.now(UTC))
+    parts = tuple(part if part.text is None else Part(text=sane(part.text)) for part in call.parts)
+    said = Message(role="user", text=sane(message), parts=parts, run_id=run_id, time=datetime.now(UTC))
     return Entry(message=said, origin=origin)
 
 

@@ -5,7 +5,6 @@ It does not check arguments: whoever runs a tool holds them against its schema f
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import dataclasses
 import enum
@@ -23,7 +22,9 @@ from google.protobuf.message import Message
 
 from retinue.agent.tools import Handler, Invocation, Tool, ToolResult, ToolSpec, tool_name
 from retinue.agent.tools.annotation import Shape, object_schema, shape_of, word
+from retinue.agent.tools.threads import in_thread
 from retinue.service.errors import Invalid
+from retinue.service.text import sane_json
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,7 +116,7 @@ def _handler(function: Callable[..., Any], shapes: Mapping[str, Shape]) -> Handl
 
     async def handle(invocation: Invocation) -> ToolResult:
         arguments = {key: shapes[key].read(value) for key, value in invocation.arguments.items()}
-        value = await asyncio.to_thread(function, **arguments) if threaded else function(**arguments)
+        value = await in_thread(function, **arguments) if threaded else function(**arguments)
         if isinstance(value, Awaitable):
             value = await value
         return ToolResult(value if type(value) is str else to_json(value))
@@ -125,7 +126,7 @@ def _handler(function: Callable[..., Any], shapes: Mapping[str, Shape]) -> Handl
 
 def to_json(value: Any) -> str:
     """`value` as compact JSON text; TypeError, naming the type, when it has something that JSON has no form for."""
-    return json.dumps(_plain(value), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(sane_json(_plain(value)), ensure_ascii=False, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:
