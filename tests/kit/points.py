@@ -117,7 +117,6 @@ class KillingModel:
                     number += 1
                     at(f"event {number}")
                     yield event
-            at("ended")
 
 
 class KillingAgent(Agent):
