@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Self
 
 import pytest
 
+from kit.points import Order, Passed
 from kit.victim import SERVING, Setting
 from kit.zygote import Zygote
 from retinue.service.chat import Call, Event, Reply
@@ -27,37 +28,47 @@ LEASE_S = 0.5
 
 
 class Victim:
-    """One process, from its fork to its death."""
+    """One process, from its fork to its death. `tell` gets each point that it passes, and its process id."""
 
-    def __init__(self, pid: int, log: Path) -> None:
+    def __init__(self, pid: int, log: Path, tell: Callable[[int, Passed], None]) -> None:
         self.pid = pid
         self._log = log
-        self._lines = asyncio.StreamReader()
+        self._tell = tell
+        self._serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._dead = asyncio.Event()
         self._descriptor = -1
         self._transport: asyncio.ReadTransport | None = None
 
     @classmethod
-    async def start(cls, zygote: Zygote, setting: Setting) -> Self:
+    async def start(cls, zygote: Zygote, setting: Setting, tell: Callable[[int, Passed], None]) -> Self:
         """Forks it; it is not serving yet."""
         log = Path(setting.folder) / f"{'-'.join(setting.agents)}.log"
         near, far = os.pipe()
         with log.open("ab") as stderr:
-            victim = cls(zygote.fork(setting.encode(), stdout=far, stderr=stderr.fileno()), log)
+            victim = cls(zygote.fork(setting.encode(), stdout=far, stderr=stderr.fileno()), log, tell)
         os.close(far)
         await victim._watch(near)
         return victim
 
     async def _watch(self, stdout: int) -> None:
         loop = asyncio.get_running_loop()
-        protocol = asyncio.StreamReaderProtocol(self._lines)
-        self._transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(stdout, "rb"))
+        self._transport, _ = await loop.connect_read_pipe(lambda: _Lines(self._hear), os.fdopen(stdout, "rb"))
         try:
             self._descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
             self._dead.set()  # nobody waits for its state, so that a dead one is gone at once
         else:
             loop.add_reader(self._descriptor, self._bury)
+
+    def _hear(self, line: str | None) -> None:
+        if line is not None and line != SERVING:
+            self._tell(self.pid, Passed.decode(line))
+        elif not self._serving.done():
+            if line is None:
+                failure = AssertionError(f"it did not come to serve:\n{self._log.read_text()[-3000:]}")
+                self._serving.set_exception(failure)
+            else:
+                self._serving.set_result(None)
 
     def _bury(self) -> None:
         asyncio.get_running_loop().remove_reader(self._descriptor)
@@ -71,8 +82,7 @@ class Victim:
 
     async def serving(self) -> None:
         """Returns once it serves."""
-        line = await self._lines.readline()
-        assert line.decode().strip() == SERVING, f"it did not come to serve:\n{self._log.read_text()[-3000:]}"
+        await self._serving
 
     async def dead(self) -> None:
         """Returns once it is dead."""
@@ -97,9 +107,12 @@ class Victim:
     async def freeze(self) -> None:
         """SIGSTOP; returns once it stands still."""
         self.signal(signal.SIGSTOP)
-        stat = Path(f"/proc/{self.pid}/stat")
-        while stat.read_text().rpartition(")")[2].split()[0] != "T":
-            await asyncio.sleep(0.001)  # the kernel tells this only to its parent
+        await self.still()
+
+    async def still(self) -> None:
+        """Returns once it stands still."""
+        while _state_of(self.pid) != "T":  # noqa: ASYNC110 -- the kernel tells this only to its parent
+            await asyncio.sleep(0.001)
 
     def thaw(self) -> None:
         """SIGCONT: it goes on where it was."""
@@ -110,6 +123,22 @@ class Victim:
         await self.kill()
         if self._transport is not None:
             self._transport.close()
+
+
+class _Lines(asyncio.Protocol):
+    """Hands on each line of a pipe, and None at its end."""
+
+    def __init__(self, hear: Callable[[str | None], None]) -> None:
+        self._hear = hear
+        self._rest = b""
+
+    def data_received(self, data: bytes) -> None:
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        for line in lines:
+            self._hear(line.decode())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._hear(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,17 +152,22 @@ class Effect:
 
 
 class Stage:
-    """The victims of one mesh, and `mesh`, in which the test itself is a client."""
+    """The victims of one mesh, and `mesh`, in which the test itself is a client.
+
+    `victims` holds the youngest process of each agent, `passed` each point that a process of this id was at.
+    """
 
     def __init__(self, zygote: Zygote, mesh: Mesh, folder: Path) -> None:
         self.mesh = mesh
         self.folder = folder
         self.victims: dict[str, Victim] = {}
+        self.passed: list[tuple[int, Passed]] = []
         self._zygote = zygote
         self._all: list[Victim] = []
+        self._waiting: list[tuple[Callable[[Passed], bool], asyncio.Future[int]]] = []
 
     async def start(self, *agents: str) -> Victim:
-        """A new process that serves these agents, once it does; from now on it is their victim in `victims`."""
+        """A new process that serves these agents, once it does."""
         settings = self.mesh.settings
         victim = await Victim.start(
             self._zygote,
@@ -144,22 +178,44 @@ class Stage:
                 agents=agents,
                 lease=LEASE_S,
             ),
+            self._tell,
         )
         self._all.append(victim)
         self.victims |= dict.fromkeys(agents, victim)
         await victim.serving()
         return victim
 
-    def arm(self, point: str) -> None:
-        """The agent named first in `point` dies at it, once."""
-        (self.folder / f"{point.split()[0]}.kill").write_text(point)
+    def arm(self, point: str, number: signal.Signals = signal.SIGKILL, *, request_id: str = "") -> None:
+        """The process that comes to this point, in the turn of that request if one is named, gets the signal, once."""
+        Order(point, number, request_id).give(self.folder)
+
+    async def at(self, point: str, *, request_id: str) -> Victim:
+        """The process that passed the point in the turn of that request, or does so now."""
+
+        def wanted(passed: Passed) -> bool:
+            return passed.point == point and passed.request_id == request_id
+
+        pid = next((pid for pid, passed in self.passed if wanted(passed)), None)
+        if pid is None:
+            found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+            self._waiting.append((wanted, found))
+            pid = await found
+        return next(victim for victim in self._all if victim.pid == pid)
+
+    def _tell(self, pid: int, passed: Passed) -> None:
+        self.passed.append((pid, passed))
+        for wanted, found in self._waiting:
+            if not found.done() and wanted(passed):
+                found.set_result(pid)
+        self._waiting = [each for each in self._waiting if not each[1].done()]
 
     def trace(self, session: str = "") -> list[str]:
-        """The points that all agents passed in the turns of this session and of those derived from it, agent by agent."""
-        lines = [
-            line.partition("\t") for file in sorted(self.folder.glob("*.trace")) for line in file.read_text().split("\n")
+        """The points passed in the turns of this session and of those derived from it."""
+        return [
+            passed.point
+            for _, passed in self.passed
+            if passed.session == session or passed.session.startswith(f"{session}~")
         ]
-        return [point for of, _, point in lines if point and (of == session or of.startswith(f"{session}~"))]
 
     def effects(self) -> list[Effect]:
         """Each run of a tool, in the order in which they happened."""
@@ -189,10 +245,15 @@ class Stage:
             await victim.close()
 
 
+def _state_of(pid: int) -> str:
+    """The state of a process as the kernel writes it, such as R, S or T."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split(maxsplit=1)[0]
+
+
 @asynccontextmanager
 async def staged(zygote: Zygote, folder: Path, store: str, *, registry: str = "") -> AsyncIterator[Stage]:
-    """An empty mesh in `folder`, with a registry of its own there unless one is given."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """An empty mesh in `folder`, which is made, with a registry of its own there unless one is given."""
+    await asyncio.to_thread(folder.mkdir, parents=True)
     settings = Settings(registry=registry or f"local://{folder}/registry.db", store=store)
     async with AsyncExitStack() as stack:
         mesh = await stack.enter_async_context(Mesh(settings))

@@ -1,7 +1,7 @@
 """Kill points: every awaited step of a turn has a name and a number, and the process can be made to die at any of them.
 
 Names count per agent and turn, so that they are the same in every run. What goes on beside the turns (renewals, pings)
-has no name. Nothing is caught and nothing is changed: a process that is not armed only leaves a trace.
+has no name. Nothing is caught and nothing is changed: a process without an order only tells where it is.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import signal
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from retinue.agent import Agent
 from retinue.agent.model import Model, ModelEvent, ModelRequest
@@ -25,15 +25,49 @@ from retinue.service.store import Lease
 _KIND = re.compile(r".*\}(?:/([a-z]+))?")
 
 
-class Turn:
-    """One turn of one agent in this process: counts its steps, traces them, and dies where `<agent>.kill` says."""
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A place that a turn was at: `point` is the agent, the step, its number and the place."""
 
-    def __init__(self, folder: Path, agent: str, session: str) -> None:
-        self._agent, self._session = agent, session
-        self._trace = folder / f"{agent}.trace"
-        self._kill = folder / f"{agent}.kill"
-        self._armed = self._kill.read_text() if self._kill.exists() else ""
+    session: str
+    request_id: str
+    point: str
+
+    def encode(self) -> bytes:
+        """A line for the standard output, which the driver reads."""
+        return f"{self.session}\t{self.request_id}\t{self.point}\n".encode()
+
+    @classmethod
+    def decode(cls, line: str) -> Self:
+        return cls(*line.split("\t"))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What an agent does to its own process at a point: SIGKILL or SIGSTOP, once, in the turn of one request or any."""
+
+    point: str
+    number: int
+    request_id: str = ""
+
+    def give(self, folder: Path) -> None:
+        """Makes it known to the processes of that folder, for turns that have not begun."""
+        _order_file(folder, self.point.partition(" ")[0], self.request_id).write_text(f"{self.number} {self.point}")
+
+
+def _order_file(folder: Path, agent: str, request_id: str) -> Path:
+    return folder / f"{agent}@{request_id}.order"
+
+
+class Turn:
+    """One turn of one agent in this process: counts its steps, tells each place, and obeys its order."""
+
+    def __init__(self, folder: Path, agent: str, call: Call) -> None:
+        self._agent, self._session, self._request_id = agent, call.session, call.request_id
         self._counts: Counter[str] = Counter()
+        files = [_order_file(folder, agent, name) for name in (call.request_id, "")]
+        self._order_file = next((file for file in files if file.exists()), None)
+        self._order = self._order_file.read_text() if self._order_file else ""
 
     def step(self, what: str) -> str:
         """The name of the next step of that kind."""
@@ -41,13 +75,14 @@ class Turn:
         return f"{self._agent} {what} {self._counts[what]}"
 
     def passes(self, step: str, place: str) -> None:
-        """The process is at this place of this step; it goes no further when it is armed for it."""
-        name = f"{step} {place}"
-        with self._trace.open("a") as trace:
-            trace.write(f"{self._session}\t{name}\n")
-        if name == self._armed:
-            self._kill.unlink()  # so that whoever is started next lives
-            os.kill(os.getpid(), signal.SIGKILL)
+        """The process is at this place of this step; where its order is for here, it goes no further."""
+        passed = Passed(self._session, self._request_id, f"{step} {place}")
+        os.write(1, passed.encode())
+        number, _, point = self._order.partition(" ")
+        if passed.point == point and self._order_file is not None:
+            self._order_file.unlink()  # so that whoever is started next lives
+            self._order = ""
+            os.kill(os.getpid(), int(number))
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
@@ -125,7 +160,7 @@ class KillingAgent(Agent):
     folder: Path
 
     async def ask(self, message: str, call: Call = Call()) -> Reply:
-        turn = Turn(self.folder, self.name, call.session)
+        turn = Turn(self.folder, self.name, call)
         token = _turn.set(turn)
         try:
             with step_of_turn("turn") as at:
@@ -138,7 +173,7 @@ class KillingAgent(Agent):
 
     async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
         # Not reset: a generator may be closed in another context than it was begun in, and its task ends with it.
-        _turn.set(Turn(self.folder, self.name, call.session))
+        _turn.set(Turn(self.folder, self.name, call))
         async with aclosing(super().stream(message, call)) as events:
             async for event in events:
                 yield event

@@ -27,6 +27,7 @@ from retinue.service.server.pulse import Timing
 from retinue.service.settings import Settings
 from retinue.service.store import Store, open_store
 
+# The line that says so; all others are points.
 SERVING = "SERVING"
 _ITEM = {
     "type": "object",
@@ -111,7 +112,9 @@ async def serve(setting: Setting) -> None:
         store = cast(Store, Killing(real, kind=kind_of_key))
         mesh = Mesh(settings, store=store, timing=Timing(lease=setting.lease, drain=5.0))
         async with mesh:
-            mesh.client = cast(Client, Killing(mesh.client, kind=lambda name, path, *_: f"{name} {path.rpartition('/')[2]}"))
+            mesh.client = cast(
+                Client, Killing(mesh.client, kind=lambda name, path, *_: f"{name} {path.rpartition('/')[2]}")
+            )
             agents = [agent(name) for name in setting.agents]
             async with mesh.serve(*agents):
                 print(SERVING, flush=True)
