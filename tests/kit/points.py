@@ -51,8 +51,11 @@ class Order:
     request_id: str = ""
 
     def give(self, folder: Path) -> None:
-        """Makes it known to the processes of that folder, for turns that have not begun."""
-        _order_file(folder, self.point.partition(" ")[0], self.request_id).write_text(f"{self.number} {self.point}")
+        """Makes it known to the processes of that folder, also for turns that run already."""
+        file = _order_file(folder, self.point.partition(" ")[0], self.request_id)
+        new = file.with_suffix(".new")
+        new.write_text(f"{self.number} {self.point}")
+        new.rename(file)  # in one piece: it may be looked for at this moment
 
 
 def _order_file(folder: Path, agent: str, request_id: str) -> Path:
@@ -60,14 +63,12 @@ def _order_file(folder: Path, agent: str, request_id: str) -> Path:
 
 
 class Turn:
-    """One turn of one agent in this process: counts its steps, tells each place, and obeys its order."""
+    """One turn of one agent in this process: counts its steps, tells each place, and obeys orders."""
 
     def __init__(self, folder: Path, agent: str, call: Call) -> None:
         self._agent, self._session, self._request_id = agent, call.session, call.request_id
         self._counts: Counter[str] = Counter()
-        files = [_order_file(folder, agent, name) for name in (call.request_id, "")]
-        self._order_file = next((file for file in files if file.exists()), None)
-        self._order = self._order_file.read_text() if self._order_file else ""
+        self._orders = [_order_file(folder, agent, name) for name in (call.request_id, "")]
 
     def step(self, what: str) -> str:
         """The name of the next step of that kind."""
@@ -78,11 +79,12 @@ class Turn:
         """The process is at this place of this step; where its order is for here, it goes no further."""
         passed = Passed(self._session, self._request_id, f"{step} {place}")
         os.write(1, passed.encode())
-        number, _, point = self._order.partition(" ")
-        if passed.point == point and self._order_file is not None:
-            self._order_file.unlink()  # so that whoever is started next lives
-            self._order = ""
-            os.kill(os.getpid(), int(number))
+        for file in self._orders:
+            if file.exists():
+                number, _, point = file.read_text().partition(" ")
+                if point == passed.point:
+                    file.unlink()  # so that whoever is started next lives
+                    os.kill(os.getpid(), int(number))
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
