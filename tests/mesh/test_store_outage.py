@@ -20,7 +20,7 @@ WHOLE = ["user", "assistant", "tool", "assistant"]
 
 
 class Outage:
-    """Fifty turns in ten sessions side by side; once so many are done, Redis is taken away until each session felt it."""
+    """Fifty turns in ten sessions side by side; once a third is done, Redis is away until each session has felt it."""
 
     def __init__(self, stage: Stage, redis: RedisServer, how: str) -> None:
         self._stage = stage
