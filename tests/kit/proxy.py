@@ -60,6 +60,9 @@ class Proxy:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._open.wait()
+        if self._server is None:  # cut while it was swallowed
+            writer.transport.abort()
+            return
         try:
             far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
         except OSError:
@@ -76,4 +79,6 @@ class Proxy:
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
         self._writers.discard(writer)
