@@ -154,11 +154,11 @@ async def test_a_circle_is_refused_with_its_path_for_an_agent_and_not_for_a_rout
         assert (await ask(channel, metadata=metadata)).reply == "hi"
 
 
-async def test_what_is_not_served_yet_says_so() -> None:
+async def test_a_chat_that_keeps_nothing_says_so() -> None:
     async with asyncio.timeout(5), served(Stub("clerk")) as (_, channel):
         stub: Any = AgentStub(channel)
         calls = [
-            stub.FollowUp(pb.FollowUpRequest()),
+            stub.FollowUp(pb.FollowUpRequest(message="and this")),
             stub.Resolve(pb.ResolveRequest()),
             stub.Cancel(pb.CancelRequest()),
             stub.GetRun(pb.GetRunRequest()),

@@ -3,65 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
 
 import pytest
+from kit.stores import is_absent, passed, until
 
 from retinue.service.errors import Invalid
-from retinue.service.store import ANYTHING, Conflict, Fenced, Lease, Span, Store, open_store
+from retinue.service.store import ANYTHING, Conflict, Fenced, Lease, Line, Span, Store, open_store
 
 LOG = "agent/{clerk/s~planner.2}/history"
-LEASE = "agent/{clerk/s~planner.2}/lease"
 BINARY = [b"", b"\x00", b"\r\n$3\r\n", bytes(range(256)), "Grüße 🌍".encode(), b"1", b"nil"]
-
-
-@pytest.fixture(params=["memory", "sqlite", "redis"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    match request.param:
-        case "redis":
-            url = request.getfixturevalue("redis_url")
-        case "sqlite":
-            url = f"sqlite://{tmp_path / 'store.db'}"
-        case _:
-            url = "memory:"
-    async with asyncio.timeout(60), open_store(url) as opened:
-        yield opened
-
-
-async def until(holds: Callable[[], Awaitable[object]]) -> None:
-    """Returns once `holds` does. The end of a ttl is nobody's event: it has to be asked for."""
-    async with asyncio.timeout(10):
-        while not await holds():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
-async def acquired(store: Store, key: str, owner: str, *, ttl: float = 60) -> Lease:
-    """The lease, once nobody else holds it."""
-    leases: list[Lease] = []
-
-    async def got() -> bool:
-        lease = await store.acquire(key, owner, ttl=ttl)
-        leases.extend([lease] if lease else [])
-        return lease is not None
-
-    await until(got)
-    return leases[0]
-
-
-async def passed(store: Store, seconds: float) -> None:
-    """Returns once the store's own clock is so much further."""
-    await store.put("probe", b"", ttl=seconds)
-    await until(lambda: is_absent(store, "probe"))
 
 
 async def length_is_zero(store: Store, key: str) -> bool:
     return (await store.read(key)).length == 0
-
-
-async def is_absent(store: Store, key: str) -> bool:
-    return await store.get(key) is None
 
 
 async def test_answers_a_ping_and_says_where_it_is(store: Store) -> None:
@@ -152,96 +106,6 @@ async def test_a_later_ttl_counts_from_then_and_none_leaves_it(store: Store) -> 
     assert (await store.read(LOG)).length == 2
 
 
-# Leases and the fence
-
-
-async def test_a_lease_is_for_one_owner_until_it_is_given_up(store: Store) -> None:
-    lease = await store.acquire(LEASE, "node-a", ttl=60)
-    assert lease and (lease.key, lease.owner) == (LEASE, "node-a")
-    assert await store.acquire(LEASE, "node-b", ttl=60) is None
-    await store.release(lease)
-    assert await store.acquire(LEASE, "node-b", ttl=60)
-
-
-async def test_the_present_owner_extends_its_lease_and_keeps_the_token(store: Store) -> None:
-    first = await acquired(store, LEASE, "node-a", ttl=0.1)
-    again = await acquired(store, LEASE, "node-a", ttl=60)
-    assert first == again
-    await passed(store, 0.2)
-    assert await store.acquire(LEASE, "node-b", ttl=60) is None
-
-
-async def test_a_lease_ends_when_its_time_is_over_and_not_before(store: Store) -> None:
-    begin = time.monotonic()
-    await acquired(store, LEASE, "node-a", ttl=0.2)
-    await acquired(store, LEASE, "node-b")
-    assert time.monotonic() - begin >= 0.19
-
-
-async def test_renewing_extends_a_lease(store: Store) -> None:
-    lease = await acquired(store, LEASE, "node-a", ttl=0.1)
-    assert await store.renew(lease, ttl=60)
-    await passed(store, 0.2)
-    assert await store.acquire(LEASE, "node-b", ttl=60) is None
-
-
-async def test_tokens_grow_after_a_release_an_end_and_a_delete(store: Store) -> None:
-    tokens = []
-    for owner in ("node-a", "node-b", "node-a"):
-        lease = await acquired(store, LEASE, owner)
-        tokens.append(lease.token)
-        await store.release(lease)
-    tokens.append((await acquired(store, LEASE, "node-c", ttl=0.05)).token)
-    tokens.append((await acquired(store, LEASE, "node-d")).token)
-    await store.delete(LEASE)
-    tokens.append((await acquired(store, LEASE, "node-d")).token)
-    assert tokens == sorted(set(tokens))
-
-
-async def test_an_owner_that_comes_back_after_the_end_gets_a_new_token(store: Store) -> None:
-    first = await acquired(store, LEASE, "node-a", ttl=0.05)
-    await passed(store, 0.1)
-    assert not await store.renew(first, ttl=60)
-    second = await acquired(store, LEASE, "node-a")
-    assert second.token > first.token
-    with pytest.raises(Fenced):
-        await store.append(LOG, [b"late"], lease=first)
-
-
-async def test_a_lease_that_was_lost_can_neither_be_renewed_nor_given_up(store: Store) -> None:
-    lost = await acquired(store, LEASE, "node-a", ttl=0.05)
-    held = await acquired(store, LEASE, "node-b")
-    assert not await store.renew(lost, ttl=60)
-    await store.release(lost)
-    assert await store.acquire(LEASE, "node-c", ttl=60) is None
-    assert await store.renew(held, ttl=60)
-
-
-async def test_the_holder_of_a_lease_may_append(store: Store) -> None:
-    lease = await acquired(store, LEASE, "node-a")
-    assert await store.append(LOG, [b"a"], at=0, lease=lease) == 1
-    with pytest.raises(Conflict) as caught:
-        await store.append(LOG, [b"b"], at=0, lease=lease)
-    assert not isinstance(caught.value, Fenced)
-
-
-async def test_a_stale_writer_is_fenced_also_when_it_repeats_itself(store: Store) -> None:
-    stale = await acquired(store, LEASE, "node-a", ttl=0.05)
-    await store.append(LOG, [b"a"], at=0)
-    await acquired(store, LEASE, "node-b")
-    for entry in (b"a", b"b"):
-        with pytest.raises(Fenced):
-            await store.append(LOG, [entry], at=0, lease=stale)
-    assert (await store.read(LOG)).entries == (b"a",)
-
-
-async def test_a_writer_whose_lease_nobody_holds_is_fenced(store: Store) -> None:
-    lease = await acquired(store, LEASE, "node-a")
-    await store.release(lease)
-    with pytest.raises(Fenced):
-        await store.append(LOG, [b"a"], lease=lease)
-
-
 # Records
 
 
@@ -318,6 +182,37 @@ async def test_a_row_is_dropped_once(store: Store) -> None:
     assert await store.rows("tasks") == {}
 
 
+async def has_no_rows(store: Store, key: str) -> bool:
+    return await store.rows(key) == {}
+
+
+async def test_a_table_with_a_ttl_ends_as_a_whole_and_starts_anew(store: Store) -> None:
+    await store.put_row("tasks", "1", b"a")
+    await store.put_row("tasks", "2", b"b", expect=None, ttl=0.05)
+    await until(lambda: has_no_rows(store, "tasks"))
+    assert not await store.drop_row("tasks", "1")
+    await store.put_row("tasks", "1", b"new", expect=None)
+    await passed(store, 0.1)
+    assert await store.rows("tasks") == {"1": b"new"}
+
+
+async def test_a_later_ttl_of_a_row_counts_for_the_table_and_none_leaves_it(store: Store) -> None:
+    await store.put_row("tasks", "1", b"a", ttl=0.05)
+    await store.put_row("tasks", "1", b"b", expect=b"a", ttl=60)
+    await store.put_row("short", "1", b"a", ttl=0.1)
+    await store.put_row("short", "2", b"b")
+    await until(lambda: has_no_rows(store, "short"))
+    assert await store.rows("tasks") == {"1": b"b"}
+
+
+async def test_a_table_whose_last_row_is_dropped_takes_its_ttl_along(store: Store) -> None:
+    await store.put_row("tasks", "1", b"a", ttl=0.3)
+    await store.drop_row("tasks", "1")
+    await store.put_row("tasks", "2", b"b")
+    await passed(store, 0.4)
+    assert await store.rows("tasks") == {"2": b"b"}
+
+
 # Counters
 
 
@@ -353,7 +248,8 @@ async def test_delete_removes_everything_of_its_keys_and_counts_them(store: Stor
     await store.put(keys[1], b"1")
     await store.put_row(keys[2], "1", b"")
     await store.take(keys[3], 0)
-    await acquired(store, keys[4], "node-a")
+    await store.acquire(keys[4], "node-a", ttl=60)
+    await store.acquire(keys[4], "node-b", ttl=60)
     await store.append("a/{x}/other", [b"stays"])
     assert await store.delete(*keys, "a/{x}/never") == 5
     assert await store.delete(*keys) == 0
@@ -362,7 +258,8 @@ async def test_delete_removes_everything_of_its_keys_and_counts_them(store: Stor
     assert await store.get(keys[1]) is None
     assert await store.rows(keys[2]) == {}
     assert await store.take(keys[3], 1) == 1
-    assert await store.acquire(keys[4], "node-b", ttl=60)
+    assert await store.line(keys[4]) == Line("", ())
+    assert isinstance(await store.acquire(keys[4], "node-c", ttl=60), Lease)
     assert (await store.read("a/{x}/other")).entries == (b"stays",)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 import pytest
 import redis
 from kit.redis import RedisServer
 
 from retinue.service.errors import StoreUnavailable
-from retinue.service.store import open_store
+from retinue.service.store import Lease, Line, open_store
 from retinue.service.store.redis import RedisStore
 
 
@@ -29,7 +30,7 @@ async def test_everything_is_there_after_a_kill_of_redis(redis_server: RedisServ
     async with asyncio.timeout(30), RedisStore(redis_server.url) as store:
         assert (await store.read("log")).entries == (b"a", b"b")
         assert await store.get("record") == b"\x00"
-        assert lease and await store.renew(lease, ttl=60)
+        assert isinstance(lease, Lease) and await store.renew(lease, ttl=60)
 
 
 async def test_anyone_can_look_at_the_data_with_a_plain_client(redis_server: RedisServer) -> None:
@@ -44,16 +45,48 @@ async def test_anyone_can_look_at_the_data_with_a_plain_client(redis_server: Red
         assert client.get("record") == b"r"
         assert client.hgetall("table") == {b"row": b"v"}
         assert client.get("counter") == b"3"
-        assert lease and client.hmget("lease", "owner", "token") == [b"node-a", str(lease.token).encode()]
+        assert isinstance(lease, Lease)
+        assert client.hmget("lease", "owner", "token") == [b"node-a", str(lease.token).encode()]
 
 
 async def test_what_a_lease_leaves_behind_is_not_kept_for_ever(redis_server: RedisServer) -> None:
     async with RedisStore(redis_server.url) as store:
-        lease = await store.acquire("lease", "node-a", ttl=60)
-        assert lease
-        await store.release(lease)
+        await store.acquire("lease", "node-a", ttl=60)
+        await store.acquire("lease", "node-b", ttl=0.05)
+        await store.release("lease", "node-a")
+        await store.release("lease", "node-b")
     with redis_server.client() as client:
-        assert 0 < client.ttl("lease") <= 86_460
+        assert client.hkeys("lease") == [b"token"]
+        assert 86_400 < client.ttl("lease") <= 86_460
+
+
+async def test_calls_are_done_in_the_order_in_which_they_were_made_whichever_is_awaited(
+    redis_server: RedisServer,
+) -> None:
+    async with asyncio.timeout(30), RedisStore(redis_server.url) as store:
+        await store.put_row("table", "dropped", b"")
+        await store.put("record", b"")
+        lease = Lease("lease", "node-a", 0)
+        early: list[Awaitable[object]] = [
+            store.put_row("table", "plain", b"1"),
+            store.put_row("table", "kept", b"2", ttl=60),
+            store.drop_row("table", "dropped"),
+            store.delete("record"),
+            store.rows("table"),
+            store.acquire("lease", "node-a", ttl=60),
+            store.line("lease"),
+            store.renew(lease, ttl=60),
+            store.release("lease", "node-a"),
+        ]
+        last = store.append("log", [b"a"])
+        await store.drop_row("table", "plain")
+        with redis_server.client() as client:
+            assert client.hgetall("table") == {b"kept": b"2"}
+            assert client.llen("log") == 1
+        *_, rows, held, line, renewed, released = await asyncio.gather(*early)
+        assert rows == {"plain": b"1", "kept": b"2"}
+        assert isinstance(held, Lease) and line == Line("node-a", ())
+        assert (renewed, released, await store.line("lease"), await last) == (False, None, Line("", ()), 1)
 
 
 async def test_all_callers_share_one_connection(redis_server: RedisServer) -> None:

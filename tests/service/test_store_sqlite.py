@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from retinue.service.errors import StoreUnavailable
-from retinue.service.store import Lease
+from retinue.service.store import REMEMBERED_S, Lease, Line
 from retinue.service.store.sqlite import SqliteStore
 
 WRITER = """
@@ -53,13 +53,14 @@ async def test_everything_is_there_when_the_file_is_opened_again(path: Path) -> 
         await store.put_row("table", "row", b"1")
         await store.take("counter", 7)
         lease = await store.acquire("lease", "node-a", ttl=60)
+        await store.acquire("lease", "node-b", ttl=60)
     async with SqliteStore(path) as store:
         assert (await store.read("log")).entries == (b"a", b"b")
         assert await store.get("record") == b"\x00"
         assert await store.rows("table") == {"row": b"1"}
         assert await store.take("counter", 1) == 8
-        assert await store.acquire("lease", "node-b", ttl=60) is None
-        assert lease and await store.renew(lease, ttl=60)
+        assert await store.line("lease") == Line("node-a", ("node-b",))
+        assert isinstance(lease, Lease) and await store.renew(lease, ttl=60)
 
 
 async def test_the_file_and_its_journal_are_for_the_owner_alone(path: Path) -> None:
@@ -154,9 +155,13 @@ async def test_what_has_ended_is_removed_from_the_file_by_later_writes(path: Pat
     async with asyncio.timeout(10), SqliteStore(path) as store:
         for number in range(20):
             await store.append(f"run/{number}", [b"x"], ttl=0)
+            await store.put_row(f"table/{number}", "1", b"x", ttl=0)
+            await store.acquire(f"lease/{number}", "node-a", ttl=-REMEMBERED_S)
+            await store.acquire(f"lease/{number}", "node-b", ttl=-REMEMBERED_S)
             await store.put("other", b"", ttl=60)
     with closing(sqlite3.connect(path)) as file:
-        assert file.execute("SELECT count(*) FROM entries").fetchone() == (0,)
+        for kind in ("entries", "cells", "holders", "places"):
+            assert file.execute(f"SELECT count(*) FROM {kind}").fetchone() == (0,)
         assert file.execute("SELECT key FROM ends").fetchall() == [("other",)]
 
 

@@ -7,9 +7,9 @@ test doubles in retinue.agent.testing; nothing here speaks HTTP or knows a comma
 """
 
 from retinue.agent.agent import Agent
-from retinue.agent.hooks import Block, Change, Hooks
+from retinue.agent.hooks import Ask, Block, Change, Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.tools import Invocation, Tool, ToolResult
 from retinue.agent.tools.function import tool
 
-__all__ = ["Agent", "Block", "Change", "Hooks", "Invocation", "Limits", "Tool", "ToolResult", "tool"]
+__all__ = ["Agent", "Ask", "Block", "Change", "Hooks", "Invocation", "Limits", "Tool", "ToolResult", "tool"]

@@ -8,35 +8,46 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Self
 
+from retinue.agent.book import RunBook
+from retinue.agent.cancels import Cancels
 from retinue.agent.hooks import Hooks
-from retinue.agent.host import Host
+from retinue.agent.host import Dropped, Host
 from retinue.agent.keys import lease_key
-from retinue.agent.leases import Leases
-from retinue.agent.ledger import Ledger
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.peers import Peers
-from retinue.agent.queue import Turns
+from retinue.agent.pending import answers_to, give_answer
+from retinue.agent.places import Places
 from retinue.agent.run import Run
-from retinue.agent.session import Session, clear_history, read_history
+from retinue.agent.session import clear_history, read_history
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
 from retinue.service.background import Background
-from retinue.service.chat import Call, Completed, Description, Event, Failed, History, Reply
-from retinue.service.errors import InternalError, Invalid, MeshError
+from retinue.service.chat import (
+    Answer,
+    Call,
+    Completed,
+    Description,
+    Event,
+    Failed,
+    History,
+    Reply,
+    RunState,
+)
+from retinue.service.errors import InternalError, Invalid, MeshError, UnknownName
 from retinue.service.mesh import Mesh
 from retinue.service.names import check_name, check_session
 from retinue.service.text import sane
 
 log = logging.getLogger("retinue.agent")
 
-BUILT_IN = ("plan", "delegate")
+BUILT_IN = ("plan", "delegate", "check_task", "wait_task")
 
 
 class Agent:
@@ -81,7 +92,7 @@ class Agent:
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
         self._endpoints = ServiceTools(self._services, name)
-        self._turns = Turns()
+        self._dropped = Dropped()
         self._host: Host | None = None
         self._alone = AsyncExitStack()
 
@@ -104,8 +115,11 @@ class Agent:
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
             tasks = await stack.enter_async_context(Background())
-            leases = Leases(mesh.store, ttl=mesh.timing.lease)
-            await stack.enter_async_context(leases.renewed())
+            places = Places(mesh.store, ttl=mesh.timing.lease)
+            await stack.enter_async_context(places.renewed())
+            cancels = Cancels(mesh.store, self.name)
+            await stack.enter_async_context(cancels.followed())
+            detached = await stack.enter_async_context(Background())
 
             async def tools() -> Sequence[Tool]:
                 return [*self._own_tools, *await self._endpoints.tools()]
@@ -121,28 +135,40 @@ class Agent:
                 limits=self._limits,
                 hooks=self._hooks,
                 history_limit=self._history_limit,
-                leases=leases,
+                places=places,
+                cancels=cancels,
                 tasks=tasks,
+                detached=detached,
+                dropped=self._dropped,
             )
             try:
                 yield
+                if not await detached.settle(within=mesh.timing.drain):
+                    log.warning("%s breaks off runs that nobody waits for after %g s", self.name, mesh.timing.drain)
             finally:
                 self._host = None
 
+    @property
+    def dropped(self) -> int:
+        """How many results came after the end of their call or their run was stored, and were dropped."""
+        return self._dropped.count
+
     async def ask(self, message: str, call: Call = Call()) -> Reply:
-        """One turn, to its end. Raises a MeshError when it was refused or failed."""
-        run, message, call = self._admit(message, call, self._entered())
-        reply = await run.execute(message, self._turns.turn(call.session))
+        """One turn, to its end, or with `call.detach` how it stands. Raises MeshError when it was refused or failed."""
+        run = self._admit(message, call, self._entered())
+        if call.detach:
+            return await run.execution.detach()
+        reply = await run.execution.execute()
         if self._hooks.on_event:
-            self._hooks.on_event(run.events.next(Completed(reply)))
+            self._hooks.on_event(run.events.last(Completed(reply)))
         return reply
 
     async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
-        """One turn as it happens; leaving the iterator ends the run."""
+        """One turn as it happens; leaving the iterator ends the run, unless the call says `detach`."""
         host = self._entered()
         events: asyncio.Queue[Event | MeshError] = asyncio.Queue()
-        run, message, call = self._admit(message, call, host, events)
-        driver = host.tasks.start(self._drive(run, message, call, events))
+        run = self._admit(message, call, host, sink=events.put_nowait)
+        driver = (host.detached if call.detach else host.tasks).start(_drive(run, events))
         try:
             while True:
                 event = await events.get()
@@ -152,8 +178,53 @@ class Agent:
                 if isinstance(event.body, Completed | Failed):
                     return
         finally:
-            driver.cancel()
-            await asyncio.wait([driver])
+            if not call.detach:
+                driver.cancel()
+                await asyncio.wait([driver])
+
+    async def run(self, run_id: str) -> Reply:
+        """How a run stands, with its reply once it has one; its tools' results are whole."""
+        return await RunBook(self._entered().store).reply(run_id)
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
+        """The run's events behind number `after`, whichever node runs it, up to one Completed or Failed."""
+        async with aclosing(RunBook(self._entered().store).watch(run_id, after=after)) as events:
+            async for event in events:
+                yield event
+
+    async def cancel(self, run_id: str, *, tree: bool = False) -> int:
+        """Ends the run, or all of its tree, wherever it runs; returns how many ran, once none does any more."""
+        return await RunBook(self._entered().store).cancel(run_id, tree=tree)
+
+    async def follow_up(self, message: str, call: Call = Call(), *, steer: bool = False) -> str:
+        """A message behind the session's running turn, or with `steer` into it, after its present tool calls.
+
+        Returns the id of the message's own run. One that went into another turn has that turn's answer.
+        """
+        run = self._admit(message, replace(call, detach=True), self._entered(), steer=steer)
+        return (await run.execution.detach()).run_id
+
+    async def resolve(self, run_id: str, pending_id: str, answer: Answer) -> RunState:
+        """Answers something that the run waits for; with the last answer it goes on by itself.
+
+        Raises UnknownName for another agent's run, Invalid for what it does not wait for, AlreadyExists for a second
+        answer.
+        """
+        host = self._entered()
+        record = await RunBook(host.store).record(run_id)
+        if record.agent != self.name:
+            raise UnknownName(f"{run_id} is a run of {record.agent}: answer it there")
+        pending = record.as_reply(run_id).pending
+        if record.state is RunState.WAITING and pending_id not in {each.id for each in pending}:
+            waits = ", ".join(each.id for each in pending)
+            raise Invalid(f"{run_id} does not wait for {pending_id!r}; it waits for {waits}", field="pending_id")
+        if record.state is not RunState.WAITING:
+            raise Invalid(f"{run_id} waits for nothing: it is {record.state.name}", field="run_id")
+        await give_answer(host.store, run_id, pending_id, answer)
+        if await answers_to(host.store, run_id, pending) is None:
+            return RunState.WAITING
+        call = Call(session=record.session, envelope=record.envelope, detach=True)
+        return (await Run.of_session(host, call, "", known=run_id).execution.detach()).state
 
     async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History:
         """A page of the session's messages, oldest first, with one tool message per call."""
@@ -164,16 +235,14 @@ class Agent:
             session,
             page_size=page_size,
             page_token=page_token,
-            running=self._turns.busy(session),
         )
 
     async def clear(self, session: str = "") -> int:
         """Forgets the session once its running turns are over; returns how many messages it had."""
         session = check_session(session, derived=True)
-        async with self._turns.turn(session):
-            host = self._entered()
-            async with host.leases.held(lease_key(self.name, session)):
-                return await clear_history(host.store, self.name, session)
+        host = self._entered()
+        async with host.places.held(lease_key(self.name, session)):
+            return await clear_history(host.store, self.name, session)
 
     def describe(self) -> Description:
         """What this agent says of itself; its model and the tools of its services only while it serves."""
@@ -201,31 +270,31 @@ class Agent:
         return self._host
 
     def _admit(
-        self, message: str, call: Call, host: Host, events: asyncio.Queue[Event | MeshError] | None = None
-    ) -> tuple[Run, str, Call]:
+        self,
+        message: str,
+        call: Call,
+        host: Host,
+        *,
+        sink: Callable[[Event], None] | None = None,
+        steer: bool = False,
+    ) -> Run:
         """The run of a message that may be asked here; raises what speaks against it, before anything is begun."""
         call.envelope.check(self.name)
         if not message and not call.parts:
             raise Invalid("the message is empty", field="message")
         call = replace(call, session=check_session(call.session, derived=call.envelope.delegated))
-        run = Run(
-            host,
-            Session(host.store, host.leases, self.name, call.session),
-            call,
-            ledger=Ledger(host.store, self.name, call, message),
-            sink=events.put_nowait if events is not None else None,
-        )
-        return run, message, call
+        if call.detach:
+            # Its caller's deadline is for the answer that comes at once.
+            call = replace(call, envelope=replace(call.envelope, deadline=None))
+        return Run.of_session(host, call, message, sink=sink, steer=steer)
 
-    async def _drive(self, run: Run, message: str, call: Call, events: asyncio.Queue[Event | MeshError]) -> None:
-        try:
-            reply = await run.execute(message, self._turns.turn(call.session))
-            events.put_nowait(run.events.next(Completed(reply)))
-        except MeshError as error:
-            events.put_nowait(run.events.next(Failed(error)) if run.begun else error)
-        except Exception:
-            log.exception("%s: a run failed by a fault of ours", self.name)
-            events.put_nowait(run.events.next(Failed(InternalError(f"{self.name} failed inside; its log says more"))))
+
+async def _drive(run: Run, events: asyncio.Queue[Event | MeshError]) -> None:
+    outcome = await run.execution.outcome()
+    if isinstance(outcome, Reply):
+        events.put_nowait(run.events.last(Completed(outcome)))
+    else:
+        events.put_nowait(run.events.last(Failed(outcome)) if run.course.begun else outcome)
 
 
 def _check_names(tools: Sequence[Tool]) -> None:

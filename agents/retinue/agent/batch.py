@@ -7,20 +7,22 @@ the run itself, leaves here as an exception.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from retinue.agent.hooks import Block, Change, Hooks
+from retinue.agent.history import INTERRUPTED
+from retinue.agent.hooks import Ask, Block, Change, Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import WantedCall
 from retinue.agent.tools import Handler, Invocation, Tool, ToolResult
-from retinue.service.chat import ToolCall, ToolStatus
+from retinue.service.chat import Answer, Pending, ToolCall, ToolStatus
 from retinue.service.errors import MeshError, cut
 from retinue.service.names import did_you_mean, new_id
 from retinue.service.text import sane, sane_json
@@ -33,66 +35,73 @@ SHOWN_RAW = 500
 CUT_NOTE = "\n[cut: this is the beginning of {size} bytes; the whole result is kept with the run]"
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """A call of the model under the id it has in our history, with what was wrong about its arguments."""
-
-    call: ToolCall
-    model_call: WantedCall
-
-
-def wanted(call: WantedCall) -> Wanted:
-    """The call under an id of ours: the server's repeat or are missing, and stay on the wire."""
+def wanted(call: WantedCall) -> ToolCall:
+    """The call under an id of ours, which is unique: the server's repeat or are missing, and stay on the wire."""
     arguments = sane_json(dict(call.arguments)) if call.arguments is not None else {}
     # Not orjson, which refuses integers beyond 64 bits.
     text = json.dumps(arguments, ensure_ascii=False, separators=(",", ":"))
-    return Wanted(ToolCall(id=new_id("call-"), name=sane(call.name), arguments=text), call)
+    return ToolCall(id=new_id("call-"), name=sane(call.name), arguments=text)
+
+
+def malformed(call: ToolCall, model_call: WantedCall) -> ToolCall:
+    """The outcome of a call whose arguments are not one JSON object, and which therefore is never made."""
+    raw = cut(sane(model_call.raw), SHOWN_RAW)
+    error = f"the arguments are not one JSON object: {model_call.error}; they were: {raw}"
+    return replace(call, status=ToolStatus.ERROR, error=error)
 
 
 class Batch:
-    """Runs the calls of one step. `keep` stores a finished call, with the whole text where its result was cut."""
+    """Runs calls of one step. `keep` stores a finished call, with the whole text where its result was cut.
+
+    `answers` is what was said to calls that waited for it, by call id; `use` notes that an approval is used up, and is
+    False when it was before.
+    """
 
     def __init__(
         self,
         tools: Mapping[str, Tool],
         *,
+        step: Sequence[ToolCall],
         limits: Limits,
         hooks: Hooks,
         invocation: Callable[[ToolCall], Invocation],
         started: Callable[[ToolCall], None],
         keep: Callable[[ToolCall, ToolResult, str | None], Awaitable[None]],
+        answers: Mapping[str, Answer],
+        use: Callable[[Pending], Awaitable[bool]],
     ) -> None:
         self._tools = tools
+        self._places = {call.id: place for place, call in enumerate(step)}
         self._limits = limits
         self._hooks = hooks
         self._invocation = invocation
         self._started = started
         self._keep = keep
+        self._answers = answers
+        self._use = use
 
-    async def run(self, wanted: Sequence[Wanted]) -> None:
-        """Makes all calls; when it returns, each has its one result stored."""
-        ready = [await self._prepare(each, position) for position, each in enumerate(wanted)]
-        if len(wanted) == 1:
-            await self._finish(wanted[0].call, ready[0])
-            return
-        try:
-            async with asyncio.TaskGroup() as group:
-                for each, one in zip(wanted, ready, strict=True):
-                    group.create_task(self._finish(each.call, one))
-        except* MeshError as errors:
-            raise _first(errors) from errors
+    async def run(self, calls: Sequence[ToolCall]) -> tuple[Pending, ...]:
+        """Makes the calls; each has its one result stored in the end, or is among those that wait for an answer."""
+        prepared = [(call, await self._prepare(call)) for call in calls]
+        ready = [(call, each) for call, each in prepared if not isinstance(each, Pending)]
+        if len(ready) == 1:
+            await self._finish(*ready[0])
+        else:
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for call, each in ready:
+                        group.create_task(self._finish(call, each))
+            except* MeshError as errors:
+                raise _first(errors) from errors
+        return tuple(each for _, each in prepared if isinstance(each, Pending))
 
-    async def _prepare(self, wanted: Wanted, position: int) -> Invocation | ToolResult:
-        """The invocation to be made, or the result that stands in for it."""
-        call, name = wanted.call, wanted.call.name
-        if position >= self._limits.fan_out:
+    async def _prepare(self, call: ToolCall) -> Invocation | ToolResult | Pending:
+        """The invocation to be made, the result that stands in for it, or what it waits for."""
+        if self._places[call.id] >= self._limits.fan_out:
             return _refused(f"at most {self._limits.fan_out} calls are made in one step; ask again for the rest")
-        tool = self._tools.get(name)
+        tool = self._tools.get(call.name)
         if tool is None:
-            return _failed(f"there is no tool {name!r}{did_you_mean(name, self._tools)}")
-        if wanted.model_call.arguments is None:
-            raw = cut(sane(wanted.model_call.raw), SHOWN_RAW)
-            return _failed(f"the arguments are not one JSON object: {wanted.model_call.error}; they were: {raw}")
+            return _failed(f"there is no tool {call.name!r}{did_you_mean(call.name, self._tools)}")
         invocation = self._invocation(call)
         if wrong := _mismatch(tool, invocation.arguments):
             return _failed(wrong)
@@ -101,7 +110,7 @@ class Batch:
         try:
             decision = await self._hooks.before_tool_call(invocation)
         except Exception as error:
-            log.exception("before_tool_call failed for %s", name)
+            log.exception("before_tool_call failed for %s", call.name)
             return _failed(f"the check before this call failed: {describe(error)}")
         match decision:
             case Block(reason):
@@ -109,8 +118,23 @@ class Batch:
             case Change(arguments):
                 wrong = _mismatch(tool, arguments)
                 return _failed(wrong) if wrong else replace(invocation, arguments=arguments)
+            case Ask():
+                return await self._ask(decision, call, invocation)
             case None:
                 return invocation
+
+    async def _ask(self, ask: Ask, call: ToolCall, invocation: Invocation) -> Invocation | ToolResult | Pending:
+        pending = pending_of(call, ask)
+        answer = self._answers.get(call.id)
+        if answer is None:
+            return pending
+        if not answer.approved:
+            return _refused(f"it was not approved: {answer.reason}" if answer.reason else "it was not approved")
+        if ask.kind != "approval":
+            return ToolResult(answer.result)
+        if not await self._use(pending):
+            return ToolResult(INTERRUPTED, ToolStatus.UNKNOWN)
+        return invocation
 
     async def _finish(self, call: ToolCall, ready: Invocation | ToolResult) -> None:
         begin = time.monotonic()
@@ -147,6 +171,19 @@ class Batch:
         if size <= self._limits.result_bytes:
             return text, None
         return cut(text, self._limits.result_bytes) + CUT_NOTE.format(size=size), text
+
+
+def pending_of(call: ToolCall, ask: Ask) -> Pending:
+    """What is to be answered before `call` is made. Its id is bound to this very call and these arguments."""
+    digest = hashlib.sha256(f"{call.id} {call.name} {call.arguments}".encode()).hexdigest()
+    return Pending(
+        id=f"pending-{digest[:32]}",
+        kind=ask.kind,
+        tool_call_id=call.id,
+        name=call.name,
+        arguments=call.arguments,
+        text=ask.text,
+    )
 
 
 def parsed(call: ToolCall) -> Mapping[str, object]:

@@ -15,11 +15,11 @@ from retinue.service.usage import Usage
 
 
 class Purse:
-    """The part of one run in its tree's budget. `ancestors` is how many runs wait above it for its answer."""
+    """The part of one run in the budget of its tree. `ancestors` is how many runs wait above it for its answer."""
 
     def __init__(self, store: Store, root: str, budget: Budget, *, ancestors: int) -> None:
         self._store = store
-        self._root = root
+        self.root = root
         self._budget = budget
         # A call is taken only while more are left than there are runs above, so that each of them can still answer.
         self._most = budget.model_calls - ancestors
@@ -29,12 +29,12 @@ class Purse:
 
         Awaiting it raises BudgetSpent when there is none left to take, or no tokens.
         """
-        return self._taken(self._store.take(spent_key(self._root, "calls"), 1, limit=self._most, ttl=RUN_TTL_S))
+        return self._taken(self._store.take(spent_key(self.root, "calls"), 1, limit=self._most, ttl=RUN_TTL_S))
 
     async def _taken(self, call: Awaitable[int | None]) -> bool:
         taken, tokens = await call, self._budget.tokens
         if tokens is not None:
-            spent = await self._store.take(spent_key(self._root, "tokens"), 0, ttl=RUN_TTL_S)
+            spent = await self._store.take(spent_key(self.root, "tokens"), 0, ttl=RUN_TTL_S)
             if spent is not None and spent >= tokens:
                 raise BudgetSpent(f"the {tokens} tokens for this whole task are used up; raise the limit or ask less")
         if taken is None:
@@ -46,4 +46,4 @@ class Purse:
         """Counts the tokens that a model call used, where they are limited."""
         spent = (usage.input or 0) + (usage.output or 0)
         if self._budget.tokens is not None and spent:
-            await self._store.take(spent_key(self._root, "tokens"), spent, ttl=RUN_TTL_S)
+            await self._store.take(spent_key(self.root, "tokens"), spent, ttl=RUN_TTL_S)

@@ -23,10 +23,14 @@ INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before y
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One stored message. A tool's carries its finished call; an assistant's what its model wants back with it."""
+    """One stored message. A tool's carries its finished call; an assistant's what its model wants back with it.
+
+    `origin` is the run of a message that went into the running turn of another.
+    """
 
     message: Message
     call: ToolCall | None = None
+    origin: str = ""
     model: str = ""
     provider_parts: Any = None
 
@@ -51,6 +55,8 @@ def encode(entry: Entry) -> bytes:
             "duration_ms": call.duration_ms,
             "child_run": call.run_id,
         }
+    if entry.origin:
+        fields["origin"] = entry.origin
     if entry.provider_parts is not None:
         fields |= {"model": entry.model, "provider_parts": entry.provider_parts}
     return orjson.dumps(fields)
@@ -71,18 +77,19 @@ def decode(raw: bytes) -> Entry:
             time=datetime.fromisoformat(fields["time"]) if "time" in fields else None,
         ),
         call=call,
+        origin=fields.get("origin", ""),
         model=fields.get("model", ""),
         provider_parts=fields.get("provider_parts"),
     )
 
 
-def user_entry(message: str, call: Call, *, run_id: str) -> Entry:
+def user_entry(message: str, call: Call, *, run_id: str, origin: str = "") -> Entry:
     """The entry of a person's message, as of now: with its context below it under a heading."""
     if call.context:
         context = orjson.dumps(sane_json(dict(call.context)), option=orjson.OPT_INDENT_2).decode()
         message = f"{message}\n\n## Context\n{context}"
     said = Message(role="user", text=sane(message), parts=call.parts, run_id=run_id, time=datetime.now(UTC))
-    return Entry(message=said)
+    return Entry(message=said, origin=origin)
 
 
 def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str) -> Entry:

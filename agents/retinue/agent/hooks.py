@@ -31,19 +31,31 @@ class Change:
     arguments: Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The run waits for somebody's answer to this call, and goes on when it is given.
+
+    kind is "approval" (the call is made once it is approved), or "question" or "tool" (the answer is its result).
+    """
+
+    text: str = ""
+    kind: str = "approval"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hooks:
     """The hooks of one agent.
 
     prepare_context: chooses what of the conversation is sent, before each model call.
     format_messages: rewrites what is sent, after that.
-    before_tool_call: None to proceed, Block or Change; asked call by call in the model's order.
+    before_tool_call: None to proceed, Block, Change or Ask; asked call by call in the model's order, and again when
+        a call that waited, or that a crash cut off, is about to be made.
     after_tool_call: None to keep the result, or another one; runs before anything is stored.
     on_event: sees each event of the run.
     """
 
     prepare_context: Callable[[Messages], Awaitable[Messages]] | None = None
     format_messages: Callable[[Messages], Awaitable[Messages]] | None = None
-    before_tool_call: Callable[[Invocation], Awaitable[Block | Change | None]] | None = None
+    before_tool_call: Callable[[Invocation], Awaitable[Block | Change | Ask | None]] | None = None
     after_tool_call: Callable[[Invocation, ToolResult], Awaitable[ToolResult | None]] | None = None
     on_event: Callable[[Event], None] | None = None

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from retinue.agent.cancels import Cancels
 from retinue.agent.hooks import Hooks
-from retinue.agent.leases import Leases
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.peers import Peers
+from retinue.agent.places import Places
 from retinue.agent.tools import Tool
 from retinue.service.background import Background
 from retinue.service.store import Store
 
 
+@dataclass(slots=True)
+class Dropped:
+    """Counts what came too late, after the end of its call or its run was stored, and was dropped."""
+
+    count: int = 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What the runs of one serving agent share. `tasks` owns what must be finished though its run was cancelled."""
+    """What the runs of one serving agent share.
+
+    `tasks` owns what must be finished though its run was cancelled, `detached` the runs that go on without a caller.
+    """
 
     name: str
     prompt: str
@@ -29,5 +40,8 @@ class Host:
     limits: Limits
     hooks: Hooks
     history_limit: int
-    leases: Leases
+    places: Places
+    cancels: Cancels
     tasks: Background
+    detached: Background
+    dropped: Dropped

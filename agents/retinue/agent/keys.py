@@ -20,7 +20,7 @@ def plan_key(agent: str, session: str) -> str:
 
 
 def lease_key(agent: str, session: str) -> str:
-    """The lease of a session: whoever holds it writes."""
+    """The lease of a session, with the line of those who wait for it: whoever holds it writes."""
     return f"{_session(agent, session)}/lease"
 
 
@@ -29,14 +29,54 @@ def request_key(agent: str, session: str, request_id: str) -> str:
     return f"{_session(agent, session)}/request/{request_id}"
 
 
+def steers_key(agent: str, session: str) -> str:
+    """The table of messages that are to go into the session's running turn, by the run of each."""
+    return f"{_session(agent, session)}/steers"
+
+
+def tasks_key(agent: str, session: str) -> str:
+    """The table of tasks that the session has given away without waiting, by run."""
+    return f"{_session(agent, session)}/tasks"
+
+
+def cancels_key(agent: str) -> str:
+    """The table of runs that an agent's nodes are to end."""
+    return f"agent/{{{agent}}}/cancels"
+
+
 def run_key(run_id: str) -> str:
     """The record of a run: its agent, session and state."""
     return f"run/{{{run_id}}}"
 
 
+def events_key(run_id: str) -> str:
+    """The log of a run's events, its end excepted."""
+    return f"{run_key(run_id)}/events"
+
+
+def answers_key(run_id: str) -> str:
+    """The table of what was said to a run's pending calls, by pending id."""
+    return f"{run_key(run_id)}/answers"
+
+
+def errand_key(run_id: str) -> str:
+    """The lease of a sub-agent's run that nobody waits for."""
+    return f"{run_key(run_id)}/lease"
+
+
 def spent_key(root: str, what: str) -> str:
     """The counter of what the tree under a root run has spent: calls or tokens."""
     return f"{run_key(root)}/{what}"
+
+
+def tree_key(root: str) -> str:
+    """The table of all runs of the tree under a root run but the root, by run id: each with its agent."""
+    return f"{run_key(root)}/tree"
+
+
+def cancelled_key(root: str) -> str:
+    """The record that says that the whole tree under a root run is cancelled."""
+    return f"{run_key(root)}/cancelled"
 
 
 def result_key(run_id: str, call_id: str) -> str:

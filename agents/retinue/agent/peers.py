@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from retinue.agent.prompt import MOST_PEERS, PeerLine
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec, tool_name
 from retinue.service.background import Background
-from retinue.service.chat import Call, RunState, ToolStatus
+from retinue.service.chat import Call, Reply, RunState, ToolStatus
 from retinue.service.errors import MeshError, RegistryUnavailable, UnknownName
 from retinue.service.mesh import Mesh
 from retinue.service.names import DEFAULT_SESSION
@@ -74,16 +75,15 @@ class Peers:
 
     async def ask(self, to: str, message: str, invocation: Invocation) -> ToolResult:
         """Asks agent `to` by RPC as the run behind `invocation`; what it answers is the result."""
-        call = Call(
-            session=child_session(invocation),
-            request_id=f"{invocation.run_id}.{invocation.id}",
-            envelope=invocation.envelope,
-        )
-        reply = await self._entered().peer(to).ask(message, call)
+        reply = await self._entered().peer(to).ask(message, _call(invocation))
         text = reply.text
         if reply.state is not RunState.COMPLETED:
             text = f"{text}\n[{to} did not finish: {reply.state.name} {reply.reason}]".strip()
         return ToolResult(text, run_id=reply.run_id, usage=reply.usage)
+
+    async def detach(self, to: str, message: str, invocation: Invocation) -> Reply:
+        """As `ask`, without waiting: the reply says how the run of `to` stands now."""
+        return await self._entered().peer(to).ask(message, replace(_call(invocation), detach=True))
 
     def _invoke_tool(self, name: str) -> Tool:
         async def run(invocation: Invocation) -> ToolResult:
@@ -103,7 +103,7 @@ class Peers:
                 "additionalProperties": False,
             },
         )
-        return Tool(spec, run)
+        return Tool(spec, run, idempotent=True)
 
     async def _follow(self, mesh: Mesh, looked: asyncio.Event) -> None:
         while True:
@@ -129,6 +129,15 @@ class Peers:
         if self._mesh is None:
             raise MeshError(f"{self._agent} is not serving: enter it with `async with`")
         return self._mesh
+
+
+def _call(invocation: Invocation) -> Call:
+    """The call of a delegate, which a repeat of the same invocation makes again under the same id."""
+    return Call(
+        session=child_session(invocation),
+        request_id=f"{invocation.run_id}.{invocation.id}",
+        envelope=invocation.envelope,
+    )
 
 
 def child_session(invocation: Invocation) -> str:

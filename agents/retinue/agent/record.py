@@ -8,40 +8,65 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import orjson
 
-from retinue.service.chat import Call, Plan, PlanStep, Reply, RunState, ToolCall, ToolStatus
+from retinue.service.chat import Call, Pending, Plan, PlanStep, Reply, RunState, ToolCall, ToolStatus
+from retinue.service.envelope import Budget, Envelope
 from retinue.service.text import sane_json
 from retinue.service.usage import Usage
 
+_PLAIN = ("agent", "session", "root", "parent", "budget", "place", "ticket", "reason", "status", "message", "at")
 _USAGE = ("input", "output", "cached", "reasoning", "model_calls")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A run: whose it is, where it stands in its tree, its state with the reason, and its reply once it has one."""
+    """A run: whose it is, where it stands in its tree, its state with the reason, and its reply once it has one.
+
+    `place` and `ticket` are the lease that its owner holds or waits for, and under what name: a run that is RUNNING
+    and has neither has lost its owner. Without a reply a run may be gone on with. `status` (gRPC's name for it) and
+    `message` are those of the error that it failed with. `at` is where in its session's history its last writing
+    began, and -1 while it waits for its turn.
+    """
 
     agent: str
     session: str
     root: str
     parent: str = ""
+    path: tuple[str, ...] = ()
+    budget: str = ""
+    place: str = ""
+    ticket: str = ""
     state: RunState = RunState.RUNNING
     reason: str = ""
+    status: str = ""
+    message: str = ""
+    at: int = -1
     reply: Reply | None = None
+
+    @property
+    def final(self) -> bool:
+        """Whether the run is over for good."""
+        return self.reply is not None and self.state is not RunState.WAITING
+
+    @property
+    def envelope(self) -> Envelope:
+        """The envelope that the run's call came with; without a deadline, since whoever set that is not there."""
+        budget = Budget.decode(self.budget) if self.budget else None
+        return Envelope(root=self.root, parent=self.parent, path=self.path, budget=budget)
+
+    def as_reply(self, run_id: str) -> Reply:
+        """How the run stands, in the shape of a reply."""
+        reply = self.reply or Reply(text="", agent=self.agent, session=self.session, run_id=run_id)
+        return replace(reply, state=self.state, reason=self.reason)
 
     def encode(self) -> bytes:
         """The record as JSON."""
-        fields: dict[str, Any] = {
-            "agent": self.agent,
-            "session": self.session,
-            "root": self.root,
-            "parent": self.parent,
-            "state": self.state.name,
-            "reason": self.reason,
-        }
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _PLAIN}
+        fields |= {"state": self.state.name, "path": list(self.path)}
         return orjson.dumps(fields | ({"reply": _encode_reply(self.reply)} if self.reply else {}))
 
     @classmethod
@@ -49,24 +74,11 @@ class Record:
         """The record of run `run_id` that `encode` wrote."""
         fields = orjson.loads(raw)
         record = cls(
-            agent=fields["agent"],
-            session=fields["session"],
-            root=fields["root"],
-            parent=fields["parent"],
+            **{name: fields[name] for name in _PLAIN},
+            path=tuple(fields["path"]),
             state=RunState[fields["state"]],
-            reason=fields["reason"],
         )
-        if "reply" not in fields:
-            return record
-        return cls(
-            agent=record.agent,
-            session=record.session,
-            root=record.root,
-            parent=record.parent,
-            state=record.state,
-            reason=record.reason,
-            reply=_decode_reply(fields["reply"], record, run_id),
-        )
+        return replace(record, reply=_decode_reply(fields["reply"], record, run_id)) if "reply" in fields else record
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +112,7 @@ def _encode_reply(reply: Reply) -> dict[str, Any]:
         "text": reply.text,
         "usage": {name: getattr(reply.usage, name) for name in _USAGE},
         "plan": [[step.task, step.status] for step in reply.plan],
+        "pending": [asdict(pending) for pending in reply.pending],
         "tool_calls": [
             {
                 "id": call.id,
@@ -128,5 +141,6 @@ def _decode_reply(fields: Mapping[str, Any], record: Record, run_id: str) -> Rep
         state=record.state,
         usage=Usage(**fields["usage"]),
         plan=plan,
+        pending=tuple(Pending(**each) for each in fields["pending"]),
         reason=record.reason,
     )

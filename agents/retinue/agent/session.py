@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 import orjson
 
+from retinue.agent.events import TAKEN_OVER
 from retinue.agent.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
 from retinue.agent.keys import history_key, lease_key, plan_key, session_ttl
-from retinue.agent.leases import Leases
+from retinue.agent.places import Places
 from retinue.service.background import together
 from retinue.service.chat import History, Plan, PlanStep
 from retinue.service.errors import Invalid, SessionBusy
@@ -20,7 +21,6 @@ from retinue.service.store import Conflict, Lease, Span, Store
 
 PAGE = 100
 MOST_A_PAGE = 1000
-TAKEN_OVER = "another node took this session over in the middle of the turn; send the message again"
 RUNNING = "This call is still running."
 
 
@@ -31,8 +31,23 @@ class Conversation(Protocol):
     plan: Plan
 
     @property
+    def place(self) -> str:
+        """The key of the lease that whoever writes it holds; empty where there is none."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How many entries it has in all."""
+        ...
+
+    @property
     def taken(self) -> bool:
         """Whether it was loaded, so that this run may have written to it."""
+        ...
+
+    @property
+    def lapsed(self) -> bool:
+        """Whether the run that had it before ran out of its lease, as one whose owner died."""
         ...
 
     @property
@@ -43,16 +58,24 @@ class Conversation(Protocol):
     def load(self, groups: int) -> Awaitable[bool]:
         """Takes the conversation for this run, and reads its last `groups` groups and the plan; to be awaited.
 
-        False when another run had it first: what was asked of the store since the call may be of before its end.
+        False when other runs are before this one: it has a place in line then, and `wait` waits for its turn.
         """
         ...
 
+    async def wait(self, groups: int) -> None:
+        """Takes and reads the conversation once it is this run's turn."""
+        ...
+
     def close(self) -> Awaitable[None]:
-        """Gives the conversation back, also one that was being taken; to be awaited."""
+        """Gives the conversation back, or the place in its line; to be awaited."""
         ...
 
     def append(self, *entries: Entry) -> Awaitable[None]:
         """Adds the entries, all or none; to be awaited at once, since appends are done in the order of the calls."""
+        ...
+
+    async def reload(self, groups: int) -> None:
+        """Reads it again, as the run that has it: a write that was cut short may or may not stand there."""
         ...
 
     async def set_plan(self, plan: Plan) -> None:
@@ -61,20 +84,36 @@ class Conversation(Protocol):
 
 
 class Scratch:
-    """The conversation of an ephemeral sub-agent: gone with its run."""
+    """The conversation of an ephemeral sub-agent: gone with its run.
 
-    taken, lost = True, False
+    With `places` its run holds a lease at `place` meanwhile, so that others see whether its owner lives.
+    """
 
-    def __init__(self) -> None:
+    taken, lapsed, lost, length = True, False, False, 0
+
+    def __init__(self, places: Places | None = None, *, place: str = "", ticket: str = "") -> None:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
+        self.place = place
+        self._places = places
+        self._ticket = ticket
 
     async def load(self, groups: int) -> bool:
         """There is nothing to load."""
+        if self._places is not None:
+            await self._places.ask(self.place, self._ticket)
         return True
 
+    async def wait(self, groups: int) -> None:
+        """There is nobody to wait for."""
+
+    async def reload(self, groups: int) -> None:
+        """There is nothing but what is here."""
+
     async def close(self) -> None:
-        """There is nobody to give it back to."""
+        """Gives the lease back, where there is one."""
+        if self._places is not None:
+            await self._places.give_back(self.place, self._ticket)
 
     async def append(self, *entries: Entry) -> None:
         self.entries.extend(entries)
@@ -84,28 +123,42 @@ class Scratch:
 
 
 class Session:
-    """One session of one agent in the store, written by the node that holds its lease."""
+    """One session of one agent in the store, written by the node that holds its lease.
 
-    def __init__(self, store: Store, leases: Leases, agent: str, session: str) -> None:
+    `ticket` names this run's attempt in the line of the session, and `claim` what it comes for: whoever comes again
+    for what an owner that died was about to do is let in before all others.
+    """
+
+    def __init__(self, store: Store, places: Places, agent: str, session: str, *, ticket: str, claim: str = "") -> None:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
+        self.place = lease_key(agent, session)
+        self.length = 0
+        self.taken = False
         self._store = store
-        self._leases = leases
+        self._places = places
+        self._ticket = ticket
+        self._claim = claim
         self._lease: Lease | None = None
-        self._lease_key = lease_key(agent, session)
         self._history_key = history_key(agent, session)
         self._plan_key = plan_key(agent, session)
         self._ttl = session_ttl(session)
-        self._length = 0
         self._refused = False
-        self.taken = False
+
+    @property
+    def lapsed(self) -> bool:
+        return self._lease is not None and self._lease.lapsed
 
     @property
     def lost(self) -> bool:
-        return self._refused or (self._lease is not None and not self._leases.holds(self._lease))
+        return self._refused or (self._lease is not None and not self._places.holds(self._lease))
 
     def load(self, groups: int) -> Awaitable[bool]:
-        return self._loaded(groups, self._leases.ask(self._lease_key), *self._ask(groups))
+        return self._loaded(groups, self._places.ask(self.place, self._ticket, claim=self._claim), *self._ask(groups))
+
+    async def wait(self, groups: int) -> None:
+        self._lease = await self._places.wait(self.place, self._ticket, claim=self._claim)
+        await self._read(groups, *await together(*self._ask(groups)))
 
     def _ask(self, groups: int) -> tuple[Awaitable[Span], Awaitable[bytes | None]]:
         return self._store.read(self._history_key, -4 * groups), self._store.get(self._plan_key)
@@ -114,10 +167,15 @@ class Session:
         self, groups: int, lease: Awaitable[Lease | None], tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]
     ) -> bool:
         self._lease, span, plan = await together(lease, tail, stored_plan)
-        at_once = self._lease is not None
         if self._lease is None:
-            self._lease = await self._leases.wait(self._lease_key)
-            span, plan = await together(*self._ask(groups))
+            return False
+        await self._read(groups, span, plan)
+        return True
+
+    async def reload(self, groups: int) -> None:
+        await self._read(groups, *await together(*self._ask(groups)))
+
+    async def _read(self, groups: int, span: Span, plan: bytes | None) -> None:
         want = 4 * groups
         while True:
             self.entries = [decode(raw) for raw in span.entries]
@@ -127,29 +185,27 @@ class Session:
             want *= 2
             span = await self._store.read(self._history_key, -want)
         self.entries = list(last_groups(self.entries, groups))
-        self._length = span.length
+        self.length = span.length
         self.plan = decode_plan(plan)
         self.taken = True
-        return at_once
 
     def close(self) -> Awaitable[None]:
-        lease, self._lease = self._lease, None
-        return self._leases.give_back(lease) if lease else self._give_up()
-
-    async def _give_up(self) -> None:
-        # A run that ended while it asked for the lease does not know whether it got it.
-        if lease := await self._leases.ask(self._lease_key):
-            await self._leases.give_back(lease)
+        return self._places.give_back(self.place, self._ticket)
 
     def append(self, *entries: Entry) -> Awaitable[None]:
         # Results of one step come side by side, and each append names the length that it expects: counted here,
         # before anything is awaited, it is right for each, since the store keeps the order of the calls.
-        at, self._length = self._length, self._length + len(entries)
+        at, self.length = self.length, self.length + len(entries)
         raw = [encode(entry) for entry in entries]
         sent = self._store.append(self._history_key, raw, at=at, lease=self._lease, ttl=self._ttl)
-        return self._appended(entries, sent)
+        return self._written(sent, entries)
 
-    async def _appended(self, entries: Sequence[Entry], sent: Awaitable[int]) -> None:
+    async def set_plan(self, plan: Plan) -> None:
+        sent = self._store.put(self._plan_key, encode_plan(plan), lease=self._lease, ttl=self._ttl)
+        await self._written(sent)
+        self.plan = plan
+
+    async def _written(self, sent: Awaitable[object], entries: Sequence[Entry] = ()) -> None:
         try:
             await sent
         except Conflict:
@@ -157,14 +213,8 @@ class Session:
             raise SessionBusy(TAKEN_OVER) from None
         self.entries.extend(entries)
 
-    async def set_plan(self, plan: Plan) -> None:
-        await self._store.put(self._plan_key, encode_plan(plan), ttl=self._ttl)
-        self.plan = plan
 
-
-async def read_history(
-    store: Store, agent: str, session: str, *, page_size: int, page_token: str, running: bool
-) -> History:
+async def read_history(store: Store, agent: str, session: str, *, page_size: int, page_token: str) -> History:
     """A page of the session's messages as GetHistory shows them; a page ends only where a turn ends.
 
     `page_size` 0 means 100; a page may be longer by the rest of its last turn. Invalid for a token that is none.
@@ -186,8 +236,9 @@ async def read_history(
         if end == span.length:
             break
         stop += size
-    page = valid(entries, open_text=RUNNING if running and end == span.length else INTERRUPTED)
-    plan = decode_plan(await store.get(plan_key(agent, session)))
+    raw_plan, line = await together(store.get(plan_key(agent, session)), store.line(lease_key(agent, session)))
+    page = valid(entries, open_text=RUNNING if line.holder and end == span.length else INTERRUPTED)
+    plan = decode_plan(raw_plan)
     return History(tuple(entry.message for entry in page), plan, str(end) if end < span.length else "")
 
 

@@ -144,7 +144,7 @@ class Router:
     async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History:
         """The router's log of the session: each message, the agent it went to, and the reply."""
         store = self._mounted().mesh.store
-        return await read_history(store, self._name, session, page_size=page_size, page_token=page_token, running=False)
+        return await read_history(store, self._name, session, page_size=page_size, page_token=page_token)
 
     async def clear(self, session: str = "") -> int:
         """Forgets the session here and at every agent that answered in it; returns how many messages there were."""

@@ -37,6 +37,13 @@ class Background:
         task.add_done_callback(self._endless.discard)
         return task
 
+    async def settle(self, *, within: float) -> bool:
+        """Waits until what was started has ended by itself; False when `within` seconds pass first."""
+        if not self._endless:
+            return True
+        _, left = await asyncio.wait(self._endless, timeout=within)
+        return not left
+
     def finish(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs `work` beside the owner, who waits for its end when it is left."""
         return self._group.create_task(work)

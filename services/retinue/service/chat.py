@@ -17,7 +17,7 @@ from retinue.service.usage import Usage
 
 
 class RunState(enum.Enum):
-    """How a run stands. INCOMPLETE: a limit was met; INTERRUPTED: its owner died."""
+    """How a run stands. INCOMPLETE: a limit was met; WAITING: on answers; INTERRUPTED: its owner died."""
 
     RUNNING = 0
     COMPLETED = 1
@@ -94,6 +94,15 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What somebody says to something pending. `result` answers a question or an external tool, `reason` a refusal."""
+
+    approved: bool
+    result: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message of a session's history; role is user, assistant or tool."""
 
@@ -108,13 +117,17 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """What goes with a message: the session, the id that makes it one message, further parts, and the envelope."""
+    """What goes with a message: the session, the id that makes it one message, further parts, and the envelope.
+
+    `detach`: the run goes on without its caller, who gets its id at once.
+    """
 
     session: str = ""
     request_id: str = ""
     parts: tuple[Part, ...] = ()
     context: Mapping[str, Any] | None = None
     envelope: Envelope = Envelope()
+    detach: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,6 +288,31 @@ class Remembers(Protocol):
     async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History: ...
 
     async def clear(self, session: str = "") -> int: ...
+
+
+@runtime_checkable
+class Runs(Protocol):
+    """A Chat whose runs are found again by their ids, at any of its nodes. UnknownName for a run that nobody knows."""
+
+    async def run(self, run_id: str) -> Reply:
+        """How the run stands, and its reply once it has one."""
+        ...
+
+    def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
+        """The run's events behind number `after`, up to one Completed or Failed, which also an owner's death brings."""
+        ...
+
+    async def cancel(self, run_id: str, *, tree: bool = False) -> int:
+        """Ends the run, or all runs of its tree, and returns how many that were once none of them is left."""
+        ...
+
+    async def follow_up(self, message: str, call: Call = ..., *, steer: bool = False) -> str:
+        """Adds a message to a session behind its running turn, or with `steer` into it; returns the message's run."""
+        ...
+
+    async def resolve(self, run_id: str, pending_id: str, answer: Answer) -> RunState:
+        """Answers something that the run waits for; with the last answer the run goes on by itself."""
+        ...
 
 
 @runtime_checkable

@@ -6,12 +6,11 @@ has spent is in the store, since a number in metadata cannot be shared by childr
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from retinue.service.errors import CycleRefused, DepthRefused, Invalid, cut
-from retinue.service.names import check_name
+from retinue.service.names import check_name, check_run_id
 
 TO, ROOT, PARENT, PATH, BUDGET, TRACE = (
     "retinue-to",
@@ -23,7 +22,6 @@ TO, ROOT, PARENT, PATH, BUDGET, TRACE = (
 )
 # The margin by which each hop's deadline lies before its caller's, so that the caller can still answer.
 HOP_MARGIN_S = 0.1
-_RUN_ID = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +108,8 @@ class Envelope:
         """The envelope that came with a call; Invalid, naming the key, when a value is not what it must be."""
         found = {key: value for key, value in metadata if isinstance(value, str)}
         for key in (ROOT, PARENT):
-            if found.get(key) and not _RUN_ID.fullmatch(found[key]):
-                raise Invalid(f"{key}: {found[key]!r} is no run id", field=key)
+            if found.get(key):
+                check_run_id(found[key], field=key)
         path = tuple(name for name in found.get(PATH, "").split(",") if name)
         for name in path:
             check_name(name, field=PATH)

@@ -14,6 +14,7 @@ DEFAULT_SESSION = "default"
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _SESSION = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _DERIVED = re.compile(r"[A-Za-z0-9._~-]{1,1024}")
+_RUN = re.compile(r"[A-Za-z0-9._~:-]{1,200}")
 _REQUEST = re.compile(r"[!-~]{1,256}")
 
 
@@ -46,6 +47,13 @@ def check_request_id(request_id: str) -> str:
     if request_id and not _REQUEST.fullmatch(request_id):
         raise Invalid("request_id: use 1 to 256 printable ASCII characters without spaces", field="request_id")
     return request_id
+
+
+def check_run_id(run_id: str, *, field: str = "run_id") -> str:
+    """`run_id` when a run may have it; Invalid otherwise."""
+    if not _RUN.fullmatch(run_id):
+        raise Invalid(f"{field} {run_id!r} is no run id", field=field)
+    return run_id
 
 
 def check_text(text: str, *, field: str, most: int, required: bool = False) -> str:

@@ -58,6 +58,7 @@ def to_request(message: str, call: Call) -> pb.ChatRequest:
         session=sane(call.session),
         request_id=sane(call.request_id),
         parts=[to_part(part) for part in call.parts],
+        detach=call.detach,
     )
     if call.context is not None:
         request.context.CopyFrom(to_context(call.context))
@@ -72,6 +73,7 @@ def from_request(request: pb.ChatRequest, envelope: Envelope) -> tuple[str, Call
         parts=tuple(map(from_part, request.parts)),
         context=from_context(request.context) if request.HasField("context") else None,
         envelope=envelope,
+        detach=request.detach,
     )
 
 

@@ -37,7 +37,8 @@ class Invocation:
     """One call as its tool sees it: checked arguments, and the run, session and envelope of the run that makes it.
 
     `envelope` is the one for calls from here (the run's own path and deadline in it); `ordinal` is 1 for the first
-    call of its step to the same peer or tool, 2 for the second, and so on.
+    call of its step to the same peer or tool, 2 for the second, and so on. `again`: the call was cut off by a crash,
+    and may have had its effect already.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Invocation:
     run_id: str = ""
     envelope: Envelope = Envelope()
     ordinal: int = 1
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +69,14 @@ Handler: TypeAlias = Callable[[Invocation], Awaitable[ToolResult]]
 class Tool:
     """A specification and its handler. `idempotent`: running it twice does no harm, so a crash may repeat it.
 
-    What the handler raises becomes the call's result for the model (status ERROR), never a failure of the run.
+    `threaded`: it runs in a thread, which cannot be stopped. What the handler raises becomes the call's result for the
+    model (status ERROR), never a failure of the run.
     """
 
     spec: ToolSpec
     handler: Handler
     idempotent: bool = False
+    threaded: bool = False
 
 
 class Toolset(Protocol):

@@ -75,6 +75,7 @@ def tool(
             spec=ToolSpec(own, about, schema),
             handler=_handler(function, shapes),
             idempotent=idempotent,
+            threaded=not inspect.iscoroutinefunction(function),
             function=function,
         )
 

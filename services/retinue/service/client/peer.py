@@ -11,10 +11,12 @@ from collections.abc import AsyncGenerator
 from google.protobuf.message import Message as Wire
 
 from retinue.service import wire
-from retinue.service.chat import Call, Completed, Description, Event, Failed, History, Reply
+from retinue.service.chat import Answer, Call, Completed, Description, Event, Failed, History, Reply, RunState
 from retinue.service.client import Client
+from retinue.service.client.nodes import broke_off
 from retinue.service.errors import InternalError, MeshError
 from retinue.service.names import check_name, new_id
+from retinue.service.text import sane
 from retinue.v1 import agent_pb2 as pb
 
 _AGENT = f"/{pb.DESCRIPTOR.services_by_name['Agent'].full_name}"
@@ -76,6 +78,55 @@ class Peer:
     async def describe(self) -> Description:
         """What the agent says of itself."""
         return wire.from_description(pb.DescribeResponse.FromString(await self._read("Describe", pb.DescribeRequest())))
+
+    async def run(self, run_id: str) -> Reply:
+        """How the run stands, and its reply once it has one."""
+        answer = await self._read("GetRun", pb.GetRunRequest(run_id=run_id))
+        return wire.from_response(pb.ChatResponse.FromString(answer))
+
+    async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
+        """The run's events behind number `after`; when a node goes away in the middle, another one goes on."""
+        while True:
+            request = pb.WatchRunRequest(run_id=run_id, after_seq=after).SerializeToString()
+            answers = self._client.stream(self._name, f"{_AGENT}/WatchRun", request, repeatable=True)
+            begun = False
+            async with contextlib.aclosing(answers):
+                try:
+                    async for answer in answers:
+                        event = wire.from_event(pb.ChatEvent.FromString(answer))
+                        after, begun = event.seq, True
+                        yield event
+                        if isinstance(event.body, Completed | Failed):
+                            return
+                except MeshError as error:
+                    if not (begun and broke_off(error)):
+                        raise
+
+    async def cancel(self, run_id: str, *, tree: bool = False) -> int:
+        """Ends the run, or all runs of its tree; returns how many that were."""
+        answer = await self._read("Cancel", pb.CancelRequest(run_id=run_id, tree=tree))
+        return pb.CancelResponse.FromString(answer).cancelled
+
+    async def follow_up(self, message: str, call: Call = Call(), *, steer: bool = False) -> str:
+        """Adds a message to a session behind its running turn, or with `steer` into it; returns the message's run."""
+        chat = pb.ChatRequest.FromString(_request(message, call))
+        request = pb.FollowUpRequest(
+            message=chat.message, session=chat.session, request_id=chat.request_id, parts=chat.parts, steer=steer
+        )
+        path, raw = f"{_AGENT}/FollowUp", request.SerializeToString()
+        answer = await self._client.unary(self._name, path, raw, envelope=call.envelope, repeatable=True)
+        return pb.FollowUpResponse.FromString(answer).run_id
+
+    async def resolve(self, run_id: str, pending_id: str, answer: Answer) -> RunState:
+        """Answers something that the run waits for; the same answer twice is one answer."""
+        request = pb.ResolveRequest(
+            run_id=run_id,
+            pending_id=pending_id,
+            approved=answer.approved,
+            result=sane(answer.result),
+            reason=sane(answer.reason),
+        )
+        return RunState(pb.ResolveResponse.FromString(await self._read("Resolve", request)).state)
 
     async def _read(self, method: str, request: Wire) -> bytes:
         """Calls a method that is declared free of side effects or idempotent."""

@@ -9,17 +9,18 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Never, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
 from retinue.service import wire
-from retinue.service.chat import Call, Chat, Completed, Event, Failed, Remembers
+from retinue.service.chat import Answer, Call, Chat, Completed, Event, Failed, Remembers, Runs
 from retinue.service.envelope import Envelope
 from retinue.service.errors import InternalError, Invalid, MeshError, Unsupported
-from retinue.service.names import check_request_id, check_session
+from retinue.service.names import check_request_id, check_run_id, check_session
 from retinue.service.part import describe
+from retinue.service.text import sane
 from retinue.v1 import agent_pb2 as pb
 from retinue.v1 import agent_pb2_grpc
 
@@ -82,32 +83,43 @@ class AgentServicer(agent_pb2_grpc.AgentServicer):
         return wire.to_description(describe(self._chat))
 
     async def FollowUp(self, request: pb.FollowUpRequest, context: _Context) -> pb.FollowUpResponse:
-        """Not served."""
-        _unsupported("FollowUp")
+        """A message for a session whose turn may be running; it has a run of its own, whose id comes at once."""
+        chat = pb.ChatRequest(
+            message=request.message, session=request.session, request_id=request.request_id, parts=request.parts
+        )
+        message, call = self._admit(chat, context)
+        return pb.FollowUpResponse(run_id=await self._runs().follow_up(message, call, steer=request.steer))
 
     async def Resolve(self, request: pb.ResolveRequest, context: _Context) -> pb.ResolveResponse:
-        """Not served."""
-        _unsupported("Resolve")
+        """An answer to something pending."""
+        answer = Answer(approved=request.approved, result=sane(request.result), reason=sane(request.reason))
+        state = await self._runs().resolve(_run_id(request), request.pending_id, answer)
+        return pb.ResolveResponse(state=pb.RunState.ValueType(state.value))
 
     async def Cancel(self, request: pb.CancelRequest, context: _Context) -> pb.CancelResponse:
-        """Not served."""
-        _unsupported("Cancel")
+        """Ends a run or its tree; answers once nothing of it is left."""
+        return pb.CancelResponse(cancelled=await self._runs().cancel(_run_id(request), tree=request.tree))
 
     async def GetRun(self, request: pb.GetRunRequest, context: _Context) -> pb.ChatResponse:
-        """Not served."""
-        _unsupported("GetRun")
+        """How a run stands."""
+        return wire.to_response(await self._runs().run(_run_id(request)))
 
     async def WatchRun(self, request: pb.WatchRunRequest, context: _Context) -> AsyncGenerator[pb.ChatEvent, None]:
-        """Not served."""
-        _unsupported("WatchRun")
-        yield pb.ChatEvent()
+        """A run's events from a number on, until it ends."""
+        if request.after_seq < 0:
+            raise Invalid(
+                "after_seq: use 0 for the beginning, or the number of the last event you have", field="after_seq"
+            )
+        async with aclosing(self._runs().watch(_run_id(request), after=request.after_seq)) as events:
+            async for event in events:
+                yield wire.to_event(event)
 
     def _admit(self, request: pb.ChatRequest, context: _Context) -> tuple[str, Call]:
         envelope = _envelope(context)
         if self._is_agent:
             envelope.check(self._chat.name)
-        if request.detach:
-            _unsupported("detach")
+        if request.detach and not isinstance(self._chat, Runs):
+            raise Unsupported(f"{self._chat.name} keeps no runs: ask without detach")
         if not request.parts and not request.message.strip():
             raise Invalid("message: it is empty; say something", field="message")
         check_request_id(request.request_id)
@@ -118,6 +130,11 @@ class AgentServicer(agent_pb2_grpc.AgentServicer):
         if isinstance(self._chat, Remembers):
             return self._chat
         raise Unsupported(f"{self._chat.name} keeps no history")
+
+    def _runs(self) -> Runs:
+        if isinstance(self._chat, Runs):
+            return self._chat
+        raise Unsupported(f"{self._chat.name} keeps no runs")
 
 
 def alias(servicer: AgentServicer) -> grpc.GenericRpcHandler:
@@ -136,5 +153,5 @@ def _envelope(context: _Context) -> Envelope:
     return Envelope.from_metadata(context.invocation_metadata() or (), deadline=deadline)
 
 
-def _unsupported(what: str) -> Never:
-    raise Unsupported(f"{what} is not served by this version")
+def _run_id(request: pb.ResolveRequest | pb.CancelRequest | pb.GetRunRequest | pb.WatchRunRequest) -> str:
+    return check_run_id(request.run_id)

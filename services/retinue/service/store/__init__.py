@@ -13,7 +13,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from retinue.service.errors import Invalid
@@ -35,6 +35,8 @@ class Anything(enum.Enum):
 
 
 ANYTHING: Final = Anything.ANYTHING
+# How long (seconds) past its end a store knows who held a lease.
+REMEMBERED_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,30 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write under a key, until it runs out. `token` grows with every new owner of the key."""
+    """The right to write under a key, until it runs out. `token` grows with every new owner of the key.
+
+    `lapsed` says that the holder before did not give it up but ran out of time.
+    """
 
     key: str
     owner: str
     token: int
+    lapsed: bool = field(default=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in line for a lease: how many wait before it, the holder not counted."""
+
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Who has a lease now ("" when nobody), and the owners that wait for it, in their order."""
+
+    holder: str
+    waiting: tuple[str, ...]
 
 
 class Logs(Protocol):
@@ -86,16 +107,23 @@ class Records(Protocol):
     def get(self, key: str) -> Awaitable[bytes | None]: ...
 
     def put(
-        self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: bytes | Anything | None = ANYTHING,
+        lease: Lease | None = None,
+        ttl: float | None = None,
     ) -> Awaitable[None]:
         """Writes the value. `expect` is what must stand there now (None: nothing); Conflict otherwise.
 
+        `lease` must still be held: Fenced otherwise.
         `ttl` (seconds) is how long it is kept from now on; None keeps it for good, whatever was said before.
         """
         ...
 
     def delete(self, *keys: str) -> Awaitable[int]:
-        """Removes logs, records, tables, leases and counters of these keys; returns how many there were."""
+        """Removes logs, records, tables, leases (and who waits for them) and counters; returns how many there were."""
         ...
 
 
@@ -107,9 +135,15 @@ class Tables(Protocol):
         ...
 
     def put_row(
-        self, key: str, row: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING
+        self,
+        key: str,
+        row: str,
+        value: bytes,
+        *,
+        expect: bytes | Anything | None = ANYTHING,
+        ttl: float | None = None,
     ) -> Awaitable[None]:
-        """Writes one row; `expect` as in `Records.put`."""
+        """Writes one row; `expect` as in `Records.put`, and `ttl` as in `Logs.append`, of the whole table."""
         ...
 
     def drop_row(self, key: str, row: str) -> Awaitable[bool]:
@@ -118,12 +152,26 @@ class Tables(Protocol):
 
 
 class Leases(Protocol):
-    """Who may write, and until when. The store's own clock decides."""
+    """Who may write, until when, and who waits for it in which order. The store's own clock decides."""
 
-    def acquire(self, key: str, owner: str, *, ttl: float) -> Awaitable[Lease | None]:
-        """A new lease for `ttl` seconds when nobody holds one (or `owner` does); None while somebody else does.
+    def acquire(
+        self,
+        key: str,
+        owner: str,
+        *,
+        ttl: float,
+        claim: str = "",
+        most: int | None = None,
+        join: bool = True,
+    ) -> Awaitable[Lease | Place | None]:
+        """Takes the lease for `ttl` seconds when nobody holds it and nobody who waits is before `owner`.
 
-        Acquiring again as the present owner extends the lease and keeps its token.
+        Else `owner`, unique per attempt, gets a place at the end of the line, and keeps it for `ttl` seconds by
+        asking again. None when it does not wait and either `most` others do, or it must not `join`. The holder that
+        asks again extends its lease and keeps token and `lapsed`.
+
+        `claim` names the work. When a lease runs out, whoever waits or asks with its holder's claim goes before all
+        others; "" claims nothing. A lease that was released, or ran out a day ago, is forgotten.
         """
         ...
 
@@ -131,8 +179,12 @@ class Leases(Protocol):
         """Extends the lease; False when it is no longer this owner's."""
         ...
 
-    def release(self, lease: Lease) -> Awaitable[None]:
-        """Gives the lease up; a no-op when it is no longer this owner's."""
+    def release(self, key: str, owner: str) -> Awaitable[None]:
+        """Gives up the lease of `owner`, or its place in line; a no-op when it has neither."""
+        ...
+
+    def line(self, key: str) -> Awaitable[Line]:
+        """Who holds the lease and who waits; what has run out is not in it."""
         ...
 
 

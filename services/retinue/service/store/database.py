@@ -39,6 +39,8 @@ class Database:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="sqlite")
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
+        # A transaction that waits for a lock is not overtaken by the next one: callers count on their order.
+        self._order = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         try:
@@ -61,7 +63,8 @@ class Database:
 
     async def write(self, work: Work[T]) -> T:
         """What `work` returns, its changes durable; an exception of its own undoes them and passes."""
-        return await self._run("BEGIN IMMEDIATE", work)
+        async with self._order:
+            return await self._run("BEGIN IMMEDIATE", work)
 
     async def _run(self, begin: str, work: Work[T]) -> T:
         connection = self._connection

@@ -45,13 +45,16 @@ class _Command:
 
 
 class Pipeline:
-    """A shared connection, made when it is needed and again after a fault.
+    """A shared connection, made when it is needed and again after a fault; `greeting` are the commands sent first.
 
     `connect_timeout` and `reply_timeout` (seconds) bound how long a Redis that is silent is waited for.
     """
 
-    def __init__(self, url: str, *, connect_timeout: float, reply_timeout: float) -> None:
+    def __init__(
+        self, url: str, *, connect_timeout: float, reply_timeout: float, greeting: Sequence[tuple[Word, ...]] = ()
+    ) -> None:
         self.url = masked(url)
+        self._greeting = [_pack(words) for words in greeting]
         self._connection = _connection(url)
         self._connect_timeout = connect_timeout
         self._reply_timeout = reply_timeout
@@ -117,8 +120,12 @@ class Pipeline:
                 await self._connection.disconnect(nowait=True)
             async with asyncio.timeout(self._connect_timeout):
                 await self._connection.connect()
+                await self._connection.send_packed_command(self._greeting)
+                for _ in self._greeting:
+                    await self._connection.read_response(timeout=float("inf"))
                 return True
         except _FAULTS as fault:
+            await self._connection.disconnect(nowait=True)
             why = str(fault) or f"silent for {self._connect_timeout:g} s"
             self._fail(f"does not answer: {why}; start it, or correct RETINUE_STORE", fault)
         return False

@@ -1,6 +1,7 @@
 """The store of a mesh over many machines: Redis.
 
 Log = LIST, record and counter = STRING, table and lease = HASH, so that anyone can look with redis-cli.
+Every method but ping puts its command in line when it is called, and not only when it is awaited.
 It never repeats a command: after a lost reply only the caller knows whether a repeat is harmless.
 """
 
@@ -12,7 +13,7 @@ from typing import Any, Self, TypeAlias, TypeVar
 
 from redis.exceptions import NoScriptError
 
-from retinue.service.store import ANYTHING, Anything, Conflict, Fenced, Lease, Span, scripts
+from retinue.service.store import ANYTHING, Anything, Conflict, Fenced, Lease, Line, Place, Span, scripts
 from retinue.service.store.pipeline import Pipeline, Word
 from retinue.service.store.scripts import Script
 
@@ -27,7 +28,9 @@ class RedisStore:
     """
 
     def __init__(self, url: str, *, connect_timeout: float = 2.0, reply_timeout: float = 5.0) -> None:
-        self._pipeline = Pipeline(url, connect_timeout=connect_timeout, reply_timeout=reply_timeout)
+        # A script that Redis had to be sent at its first use would run behind what was asked for after it.
+        greeting = [("SCRIPT", "LOAD", script.body) for script in scripts.ALL]
+        self._pipeline = Pipeline(url, connect_timeout=connect_timeout, reply_timeout=reply_timeout, greeting=greeting)
 
     async def __aenter__(self) -> Self:
         await self._pipeline.__aenter__()
@@ -48,8 +51,6 @@ class RedisStore:
     async def ping(self) -> None:
         await self._pipeline.send("PING")
 
-    # The methods that a turn uses put their command in line when they are called, and not only when awaited.
-
     def append(
         self,
         key: str,
@@ -66,8 +67,7 @@ class RedisStore:
 
     async def _appended(self, sent: _Later[Any], key: str, at: int | None, lease: Lease | None) -> int:
         outcome, length = await sent
-        if lease and outcome == b"fenced":
-            raise Fenced(f"{key}: the lease of {lease.owner} is over")
+        _fence(outcome, key, lease)
         if outcome == b"conflict":
             raise Conflict(f"{key}: expected {at} entries and found {length}")
         return int(length)
@@ -83,48 +83,89 @@ class RedisStore:
         return self._pipeline.send("GET", key)
 
     def put(
-        self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: bytes | Anything | None = ANYTHING,
+        lease: Lease | None = None,
+        ttl: float | None = None,
     ) -> _Later[None]:
-        kept: tuple[Word, ...] = () if ttl is None else ("PX", _milliseconds(ttl))
-        if isinstance(expect, Anything):
-            return self._pipeline.send("SET", key, value, *kept)
-        if expect is None:
-            return self._checked(self._pipeline.send("SET", key, value, "NX", *kept), key)
-        return self._checked(self._run(scripts.PUT, (key,), expect, value, _milliseconds(ttl)), key)
+        if lease is None and isinstance(expect, Anything):
+            kept: tuple[Word, ...] = () if ttl is None else ("PX", _milliseconds(ttl))
+            return self._settled(self._pipeline.send("SET", key, value, *kept))
+        keys = (key, lease.key) if lease else (key,)
+        fence: tuple[Word, Word] = (lease.owner, lease.token) if lease else ("", "")
+        sent = self._run(scripts.PUT, keys, *_expected(expect), value, _milliseconds(ttl), *fence)
+        return self._written(sent, key, lease)
 
-    async def _checked(self, sent: _Later[Any], key: str) -> None:
-        _check(await sent, key)
+    async def _written(self, sent: _Later[Any], what: str, lease: Lease | None = None) -> None:
+        outcome = await sent
+        _fence(outcome, what, lease)
+        if outcome == b"conflict":
+            raise Conflict(f"{what}: something else stands there than was expected")
 
-    async def delete(self, *keys: str) -> int:
-        return int(await self._pipeline.send("DEL", *keys)) if keys else 0
+    async def _settled(self, sent: _Later[Any]) -> None:
+        await sent
 
-    async def rows(self, key: str) -> Mapping[str, bytes]:
-        flat = await self._pipeline.send("HGETALL", key)
+    def delete(self, *keys: str) -> _Later[int]:
+        return self._pipeline.send("DEL", *keys) if keys else _nothing()
+
+    def rows(self, key: str) -> _Later[Mapping[str, bytes]]:
+        return self._paired(self._pipeline.send("HGETALL", key))
+
+    async def _paired(self, sent: _Later[Any]) -> Mapping[str, bytes]:
+        flat = await sent
         return {row.decode(): value for row, value in zip(flat[::2], flat[1::2], strict=True)}
 
-    async def put_row(self, key: str, row: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING) -> None:
-        if isinstance(expect, Anything):
-            await self._pipeline.send("HSET", key, row, value)
-        elif expect is None:
-            _check(await self._pipeline.send("HSETNX", key, row, value), key, row)
-        else:
-            _check(await self._run(scripts.PUT_ROW, (key,), row, expect, value), key, row)
+    def put_row(
+        self,
+        key: str,
+        row: str,
+        value: bytes,
+        *,
+        expect: bytes | Anything | None = ANYTHING,
+        ttl: float | None = None,
+    ) -> _Later[None]:
+        if ttl is None and isinstance(expect, Anything):
+            return self._settled(self._pipeline.send("HSET", key, row, value))
+        sent = self._run(scripts.PUT_ROW, (key,), row, *_expected(expect), value, _milliseconds(ttl))
+        return self._written(sent, f"{key} {row}")
 
-    async def drop_row(self, key: str, row: str) -> bool:
-        return bool(await self._pipeline.send("HDEL", key, row))
+    def drop_row(self, key: str, row: str) -> _Later[bool]:
+        return self._truth(self._pipeline.send("HDEL", key, row))
 
-    def acquire(self, key: str, owner: str, *, ttl: float) -> _Later[Lease | None]:
-        return self._acquired(self._run(scripts.ACQUIRE, (key,), owner, _milliseconds(ttl)), key, owner)
+    async def _truth(self, sent: _Later[Any]) -> bool:
+        return bool(await sent)
 
-    async def _acquired(self, sent: _Later[Any], key: str, owner: str) -> Lease | None:
-        token = await sent
-        return None if token is None else Lease(key, owner, int(token))
+    def acquire(
+        self, key: str, owner: str, *, ttl: float, claim: str = "", most: int | None = None, join: bool = True
+    ) -> _Later[Lease | Place | None]:
+        limit = "" if most is None else most
+        sent = self._run(scripts.ACQUIRE, (key,), owner, claim, _milliseconds(ttl), limit, int(join))
+        return self._acquired(sent, key, owner)
 
-    async def renew(self, lease: Lease, *, ttl: float) -> bool:
-        return bool(await self._run(scripts.RENEW, (lease.key,), lease.owner, lease.token, _milliseconds(ttl)))
+    async def _acquired(self, sent: _Later[Any], key: str, owner: str) -> Lease | Place | None:
+        match await sent:
+            case [b"lease", token, lapsed]:
+                return Lease(key, owner, int(token), lapsed=bool(int(lapsed)))
+            case [b"place", before]:
+                return Place(before)
+            case _:
+                return None
 
-    def release(self, lease: Lease) -> _Later[None]:
-        return self._run(scripts.RELEASE, (lease.key,), lease.owner, lease.token)
+    def renew(self, lease: Lease, *, ttl: float) -> _Later[bool]:
+        return self._truth(self._run(scripts.RENEW, (lease.key,), lease.owner, lease.token, _milliseconds(ttl)))
+
+    def release(self, key: str, owner: str) -> _Later[None]:
+        return self._run(scripts.RELEASE, (key,), owner)
+
+    def line(self, key: str) -> _Later[Line]:
+        return self._lined_up(self._run(scripts.LINE, (key,)))
+
+    async def _lined_up(self, sent: _Later[Any]) -> Line:
+        holder, *waiting = [owner.decode() for owner in await sent]
+        return Line(holder, tuple(waiting))
 
     def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> _Later[int | None]:
         return self._run(scripts.TAKE, (key,), amount, "" if limit is None else limit, _milliseconds(ttl))
@@ -144,6 +185,16 @@ def _milliseconds(ttl: float | None) -> Word:
     return "" if ttl is None else max(1, math.ceil(ttl * 1000))
 
 
-def _check(written: object, key: str, row: str = "") -> None:
-    if not written:
-        raise Conflict(f"{key} {row}".rstrip() + ": something else stands there than was expected")
+def _expected(expect: bytes | Anything | None) -> tuple[Word, Word]:
+    if isinstance(expect, Anything):
+        return "anything", ""
+    return ("nothing", "") if expect is None else ("value", expect)
+
+
+def _fence(outcome: bytes, what: str, lease: Lease | None) -> None:
+    if lease and outcome == b"fenced":
+        raise Fenced(f"{what}: the lease of {lease.owner} is over")
+
+
+async def _nothing() -> int:
+    return 0

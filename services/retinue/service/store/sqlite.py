@@ -12,20 +12,25 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Final, Self
 
-from retinue.service.store import ANYTHING, Anything, Conflict, Fenced, Lease, Span
+from retinue.service.store import ANYTHING, REMEMBERED_S, Anything, Conflict, Fenced, Lease, Line, Place, Span
 from retinue.service.store.database import Database
+from retinue.service.store.turns import whose_turn
 
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS entries (key TEXT, at INTEGER, entry BLOB NOT NULL, PRIMARY KEY (key, at))",
     "CREATE TABLE IF NOT EXISTS records (key TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE IF NOT EXISTS cells (key TEXT, row TEXT, value BLOB NOT NULL, PRIMARY KEY (key, row))",
     "CREATE TABLE IF NOT EXISTS counters (key TEXT PRIMARY KEY, value INTEGER NOT NULL)",
-    # AUTOINCREMENT never gives a number twice, so tokens grow also past a lease's end.
-    "CREATE TABLE IF NOT EXISTS leases (token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE, owner TEXT)",
+    # AUTOINCREMENT never gives a number twice, so tokens grow also past a lease's end, and places past others'.
+    "CREATE TABLE IF NOT EXISTS holders (token INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT UNIQUE, owner TEXT,"
+    " claim TEXT, lapsed INTEGER, until REAL)",
+    "CREATE TABLE IF NOT EXISTS places (place INTEGER PRIMARY KEY AUTOINCREMENT, key TEXT, owner TEXT,"
+    " claim TEXT, until REAL, UNIQUE (key, owner))",
     "CREATE TABLE IF NOT EXISTS ends (key TEXT PRIMARY KEY, at REAL NOT NULL)",
     "CREATE INDEX IF NOT EXISTS ends_at ON ends (at)",
 )
-_KINDS: Final = ("entries", "records", "cells", "counters", "leases")
+_KINDS: Final = ("entries", "records", "cells", "counters", "holders", "places")
+_LINE: Final = ("holders", "places")
 # How many ended keys a write takes along.
 _SWEEP: Final = 8
 
@@ -60,9 +65,8 @@ class SqliteStore:
         ttl: float | None = None,
     ) -> int:
         def work(db: Connection) -> int:
-            _sweep(db, key, lease.key if lease else key)
-            if lease and not _held(db, lease):
-                raise Fenced(f"{key}: the lease of {lease.owner} is over")
+            _sweep(db, key)
+            _fence(db, key, lease)
             length = _length(db, key)
             first = length if at is None else at
             if first == length:
@@ -93,10 +97,17 @@ class SqliteStore:
         return await self._database.read(lambda db: None if _ended(db, key) else _record(db, key))
 
     async def put(
-        self, key: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING, ttl: float | None = None
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: bytes | Anything | None = ANYTHING,
+        lease: Lease | None = None,
+        ttl: float | None = None,
     ) -> None:
         def work(db: Connection) -> None:
             _sweep(db, key)
+            _fence(db, key, lease)
             _check(_record(db, key), expect, key)
             db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (key, value))
             db.execute("DELETE FROM ends WHERE key = ?", (key,))
@@ -112,30 +123,52 @@ class SqliteStore:
         return await self._database.write(work)
 
     async def rows(self, key: str) -> Mapping[str, bytes]:
-        query = "SELECT row, value FROM cells WHERE key = ?"
-        return dict(await self._database.read(lambda db: db.execute(query, (key,)).fetchall()))
+        def work(db: Connection) -> Mapping[str, bytes]:
+            if _ended(db, key):
+                return {}
+            return dict(db.execute("SELECT row, value FROM cells WHERE key = ?", (key,)).fetchall())
 
-    async def put_row(self, key: str, row: str, value: bytes, *, expect: bytes | Anything | None = ANYTHING) -> None:
+        return await self._database.read(work)
+
+    async def put_row(
+        self,
+        key: str,
+        row: str,
+        value: bytes,
+        *,
+        expect: bytes | Anything | None = ANYTHING,
+        ttl: float | None = None,
+    ) -> None:
         def work(db: Connection) -> None:
+            _sweep(db, key)
             there = db.execute("SELECT value FROM cells WHERE key = ? AND row = ?", (key, row)).fetchone()
             _check(there and there[0], expect, f"{key} {row}")
             db.execute("INSERT OR REPLACE INTO cells VALUES (?, ?, ?)", (key, row, value))
+            _keep(db, key, ttl)
 
         await self._database.write(work)
 
     async def drop_row(self, key: str, row: str) -> bool:
-        statement = "DELETE FROM cells WHERE key = ? AND row = ?"
-        return await self._database.write(lambda db: db.execute(statement, (key, row)).rowcount > 0)
-
-    async def acquire(self, key: str, owner: str, *, ttl: float) -> Lease | None:
-        def work(db: Connection) -> Lease | None:
+        def work(db: Connection) -> bool:
             _sweep(db, key)
-            db.execute("INSERT OR IGNORE INTO leases (key, owner) VALUES (?, ?)", (key, owner))
-            token, holder = db.execute("SELECT token, owner FROM leases WHERE key = ?", (key,)).fetchone()
-            if holder != owner:
-                return None
-            _keep(db, key, ttl)
-            return Lease(key, owner, token)
+            dropped = db.execute("DELETE FROM cells WHERE key = ? AND row = ?", (key, row)).rowcount > 0
+            if dropped and not db.execute("SELECT 1 FROM cells WHERE key = ?", (key,)).fetchone():
+                _drop(db, key)
+            return dropped
+
+        return await self._database.write(work)
+
+    async def acquire(
+        self, key: str, owner: str, *, ttl: float, claim: str = "", most: int | None = None, join: bool = True
+    ) -> Lease | Place | None:
+        def work(db: Connection) -> Lease | Place | None:
+            _sweep(db, key)
+            got = _take_lease(db, key, owner, claim=claim, ttl=ttl) or _take_place(
+                db, key, owner, claim=claim, ttl=ttl, most=most if join else 0
+            )
+            if got:
+                _remember(db, key, ttl)
+            return got
 
         return await self._database.write(work)
 
@@ -144,17 +177,31 @@ class SqliteStore:
             _sweep(db, lease.key)
             held = _held(db, lease)
             if held:
-                _keep(db, lease.key, ttl)
+                db.execute("UPDATE holders SET until = ? WHERE key = ?", (time.time() + ttl, lease.key))
+                _remember(db, lease.key, ttl)
             return held
 
         return await self._database.write(work)
 
-    async def release(self, lease: Lease) -> None:
+    async def release(self, key: str, owner: str) -> None:
         def work(db: Connection) -> None:
-            if _held(db, lease):
-                _drop(db, lease.key)
+            _sweep(db, key)
+            mine = (key, owner, time.time())
+            db.execute("DELETE FROM places WHERE key = ? AND (owner = ? OR until <= ?)", mine)
+            db.execute("DELETE FROM holders WHERE key = ? AND owner = ? AND until > ?", mine)
+            if not any(db.execute(f"SELECT 1 FROM {kind} WHERE key = ?", (key,)).fetchone() for kind in _LINE):
+                _drop(db, key)
 
         await self._database.write(work)
+
+    async def line(self, key: str) -> Line:
+        def work(db: Connection) -> Line:
+            there = (key, time.time())
+            holder = db.execute("SELECT owner FROM holders WHERE key = ? AND until > ?", there).fetchone()
+            waiting = db.execute("SELECT owner FROM places WHERE key = ? AND until > ? ORDER BY place", there)
+            return Line(holder[0] if holder else "", tuple(owner for (owner,) in waiting))
+
+        return await self._database.read(work)
 
     async def take(self, key: str, amount: int, *, limit: int | None = None, ttl: float | None = None) -> int | None:
         def work(db: Connection) -> int | None:
@@ -184,9 +231,51 @@ def _record(db: Connection, key: str) -> bytes | None:
     return found[0] if found else None
 
 
+def _take_lease(db: Connection, key: str, owner: str, *, claim: str, ttl: float) -> Lease | None:
+    """The lease, when `owner` has it or it is its turn."""
+    now = time.time()
+    db.execute("DELETE FROM places WHERE key = ? AND until <= ?", (key, now))
+    query = "SELECT token, owner, claim, lapsed, until FROM holders WHERE key = ?"
+    holder = db.execute(query, (key,)).fetchone()
+    if holder and holder[4] > now:
+        if holder[1] != owner:
+            return None
+        db.execute("UPDATE holders SET until = ? WHERE key = ?", (now + ttl, key))
+        return Lease(key, owner, holder[0], lapsed=bool(holder[3]))
+    db.execute("UPDATE places SET claim = ? WHERE key = ? AND owner = ?", (claim, key, owner))
+    waiting = dict(db.execute("SELECT owner, claim FROM places WHERE key = ? ORDER BY place", (key,)).fetchall())
+    if whose_turn(waiting, owner, claim=claim, lapsed=holder[2] if holder else "") != owner:
+        return None
+    db.execute("DELETE FROM places WHERE key = ? AND owner = ?", (key, owner))
+    # A row that is replaced gets a new token.
+    statement = "INSERT OR REPLACE INTO holders (key, owner, claim, lapsed, until) VALUES (?, ?, ?, ?, ?)"
+    token = db.execute(statement, (key, owner, claim, bool(holder), now + ttl)).lastrowid
+    assert token is not None
+    return Lease(key, owner, token, lapsed=bool(holder))
+
+
+def _take_place(db: Connection, key: str, owner: str, *, claim: str, ttl: float, most: int | None) -> Place | None:
+    """The place of `owner`, kept or new; None when it has none and `most` others wait."""
+    waiting = [waiter for (waiter,) in db.execute("SELECT owner FROM places WHERE key = ? ORDER BY place", (key,))]
+    before = waiting.index(owner) if owner in waiting else len(waiting)
+    if owner not in waiting and most is not None and len(waiting) >= most:
+        return None
+    statement = (
+        "INSERT INTO places (key, owner, claim, until) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (key, owner) DO UPDATE SET claim = excluded.claim, until = excluded.until"
+    )
+    db.execute(statement, (key, owner, claim, time.time() + ttl))
+    return Place(before)
+
+
 def _held(db: Connection, lease: Lease) -> bool:
-    query = "SELECT 1 FROM leases WHERE token = ? AND key = ? AND owner = ?"
-    return db.execute(query, (lease.token, lease.key, lease.owner)).fetchone() is not None
+    query = "SELECT 1 FROM holders WHERE token = ? AND key = ? AND owner = ? AND until > ?"
+    return db.execute(query, (lease.token, lease.key, lease.owner, time.time())).fetchone() is not None
+
+
+def _fence(db: Connection, what: str, lease: Lease | None) -> None:
+    if lease and not _held(db, lease):
+        raise Fenced(f"{what}: the lease of {lease.owner} is over")
 
 
 def _check(there: bytes | None, expect: bytes | Anything | None, what: str) -> None:
@@ -197,6 +286,12 @@ def _check(there: bytes | None, expect: bytes | Anything | None, what: str) -> N
 def _keep(db: Connection, key: str, ttl: float | None) -> None:
     if ttl is not None:
         db.execute("INSERT OR REPLACE INTO ends VALUES (?, ?)", (key, time.time() + ttl))
+
+
+def _remember(db: Connection, key: str, ttl: float) -> None:
+    """Keeps a lease and its line for longer than anyone in it has time."""
+    statement = "INSERT INTO ends VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET at = max(at, excluded.at)"
+    db.execute(statement, (key, time.time() + ttl + REMEMBERED_S))
 
 
 def _ended(db: Connection, key: str) -> bool:

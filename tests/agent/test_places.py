@@ -9,12 +9,12 @@ from kit.replicas import LEASE_S, replica
 
 from retinue.agent import Agent, tool
 from retinue.agent.keys import lease_key
-from retinue.agent.leases import Leases
 from retinue.agent.model import ModelRequest
 from retinue.agent.model.scripted import Scripted, call
+from retinue.agent.places import Places
 from retinue.service.chat import Call
 from retinue.service.errors import SessionBusy
-from retinue.service.store import Store
+from retinue.service.store import Lease, Store
 
 
 async def test_a_turn_waits_for_the_turn_that_another_replica_has_in_that_session(shared_store: Store) -> None:
@@ -92,8 +92,9 @@ async def test_a_long_turn_keeps_its_session(shared_store: Store) -> None:
         # As long as three leases, told by another lease that ends by itself.
         for number in range(3):
             assert await shared_store.acquire(f"clock {number}", "a", ttl=LEASE_S)
-            await Leases(shared_store, ttl=LEASE_S).wait(f"clock {number}")
-        assert await shared_store.acquire(lease_key("clerk", ""), "thief", ttl=60) is None
+            async with Places(shared_store, ttl=LEASE_S).held(f"clock {number}"):
+                pass
+        assert await shared_store.acquire(lease_key("clerk", ""), "thief", ttl=60, join=False) is None
         renewed.set()
         return "thought"
 
@@ -119,8 +120,7 @@ async def test_the_session_is_free_again_at_once_when_a_turn_ends_however_it_end
         turn.cancel()
         await asyncio.wait([turn])
         for _ in range(2):
-            lease = await shared_store.acquire(lease_key("clerk", ""), "other", ttl=60)
-            assert lease
-            await shared_store.release(lease)
+            assert isinstance(await shared_store.acquire(lease_key("clerk", ""), "other", ttl=60), Lease)
+            await shared_store.release(lease_key("clerk", ""), "other")
             await asyncio.gather(clerk.ask("again"), return_exceptions=True)
         assert await shared_store.acquire(lease_key("clerk", ""), "other", ttl=60)

@@ -1,0 +1,119 @@
+"""How one run is carried out: beside its caller or for it, in its time, and to a stored end whatever cuts it short.
+
+It knows nothing of steps: what the turn does is the run's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from retinue.agent.course import Course
+from retinue.agent.ending import Ending
+from retinue.agent.events import TAKEN_OVER
+from retinue.agent.host import Host
+from retinue.agent.session import Conversation
+from retinue.service.chat import Reply, RunState
+from retinue.service.envelope import HOP_MARGIN_S
+from retinue.service.errors import DeadlinePassed, InternalError, MeshError, SessionBusy
+
+log = logging.getLogger("retinue.agent")
+
+SPENT = {
+    "model_calls": "I used up the model calls for this task before I could finish.",
+    "tokens": "I used up the tokens for this task before I could finish.",
+    "deadline": "The time for this task ran out before I could finish.",
+}
+CANCELLED = "This was cancelled before I could finish."
+
+
+class Execution:
+    """Carries out `turn`, which ends with the reply of the run. `deadline` is a time of the running loop's clock."""
+
+    def __init__(
+        self,
+        host: Host,
+        talk: Conversation,
+        course: Course,
+        turn: Callable[[], Awaitable[Reply]],
+        *,
+        ending: Ending,
+        deadline: float,
+    ) -> None:
+        self._host = host
+        self._talk = talk
+        self._course = course
+        self._turn = turn
+        self._ending = ending
+        self._deadline = deadline
+
+    async def execute(self) -> Reply:
+        """Runs the turn to its end, once it is its turn. Raises MeshError when it failed; the stored state says so."""
+        course, ending, task = self._course, self._ending, asyncio.current_task()
+        assert task is not None, "a run is executed in a task"
+        try:
+            with self._host.cancels.listening(course, task):
+                async with asyncio.timeout_at(self._deadline - HOP_MARGIN_S / 2) as limit:
+                    return await self._turn()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            if not course.begun:
+                await ending.abandon(RunState.INCOMPLETE, "deadline")
+                raise DeadlinePassed("the deadline passed while earlier turns of this session ran") from None
+            return await self._stop(RunState.INCOMPLETE, "deadline", SPENT["deadline"])
+        except asyncio.CancelledError:
+            if self._talk.lost:
+                task.uncancel()
+                await ending.drop()
+                raise SessionBusy(TAKEN_OVER) from None
+            if course.stopped:
+                task.uncancel()
+                return await self._stop(RunState.CANCELLED, course.stopped, CANCELLED)
+            await ending.abandon(RunState.CANCELLED, "its caller left")
+            raise
+        except SessionBusy as error:
+            error.usage = course.usage
+            await (ending.drop() if course.begun else ending.abandon(RunState.FAILED, error.reason))
+            raise
+        except MeshError as error:
+            error.usage = course.usage
+            await ending.abandon(RunState.FAILED, error.reason, error=error)
+            raise
+        except Exception:
+            fault = InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
+            await ending.abandon(RunState.FAILED, fault.reason, error=fault)
+            raise
+
+    async def _stop(self, state: RunState, reason: str, text: str) -> Reply:
+        """Ends the run for good in the middle; its reply, or the one that was stored just before."""
+        outcome = await self._ending.abandon(state, reason, text=text)
+        if isinstance(outcome, MeshError):
+            raise outcome
+        return outcome or self._ending.reply(text, state, reason)
+
+    async def detach(self) -> Reply:
+        """Runs the turn beside its caller; how it stands once it is known by its id. Raises what refused it."""
+        driver = self._host.detached.start(self.outcome())
+        accepted = self._host.detached.start(self._course.accepted.wait())
+        try:
+            await asyncio.wait({driver, accepted}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            accepted.cancel()
+        if not driver.done():
+            return self._ending.reply("", RunState.RUNNING, "")
+        outcome = driver.result()
+        if isinstance(outcome, MeshError):
+            raise outcome
+        return outcome
+
+    async def outcome(self) -> Reply | MeshError:
+        """Runs the turn; its reply, or the error that it ended with."""
+        try:
+            return await self.execute()
+        except MeshError as error:
+            return error
+        except Exception:
+            log.exception("%s: a run failed by a fault of ours", self._host.name)
+            return InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
