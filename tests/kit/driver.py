@@ -164,7 +164,7 @@ class Stage:
         self.passed: list[tuple[int, Passed]] = []
         self._zygote = zygote
         self._all: list[Victim] = []
-        self._waiting: list[tuple[Callable[[Passed], bool], asyncio.Future[int]]] = []
+        self._waiting: list[tuple[Callable[[int, Passed], bool], asyncio.Future[int]]] = []
 
     async def start(self, *agents: str) -> Victim:
         """A new process that serves these agents, once it does."""
@@ -189,13 +189,14 @@ class Stage:
         """The process that comes to this point, in the turn of that request if one is named, gets the signal, once."""
         Order(point, number, request_id).give(self.folder)
 
-    async def at(self, point: str, *, request_id: str) -> Victim:
-        """The process that passed the point in the turn of that request, or does so now."""
+    async def at(self, point: str, *, request_id: str, beside: Victim | None = None) -> Victim:
+        """The process (another one than `beside`) that passed the point in the turn of that request, or does so now."""
 
-        def wanted(passed: Passed) -> bool:
-            return passed.point == point and passed.request_id == request_id
+        def wanted(pid: int, passed: Passed) -> bool:
+            ours = passed.point == point and passed.request_id == request_id
+            return ours and (beside is None or pid != beside.pid)
 
-        pid = next((pid for pid, passed in self.passed if wanted(passed)), None)
+        pid = next((pid for pid, passed in self.passed if wanted(pid, passed)), None)
         if pid is None:
             found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._waiting.append((wanted, found))
@@ -205,7 +206,7 @@ class Stage:
     def _tell(self, pid: int, passed: Passed) -> None:
         self.passed.append((pid, passed))
         for wanted, found in self._waiting:
-            if not found.done() and wanted(passed):
+            if not found.done() and wanted(pid, passed):
                 found.set_result(pid)
         self._waiting = [each for each in self._waiting if not each[1].done()]
 

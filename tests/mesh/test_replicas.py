@@ -42,17 +42,30 @@ class Crowd:
             self.owners.append(await self._stage.at(ACCEPTED, request_id=f"t{number}"))
         assert not self.outcomes[0].done(), "the first turn was over before all others were in line"
 
-    def first_of(self, owner: Victim | None, *, behind: int, other: Victim | None = None) -> int:
-        """The first turn behind that number that `owner` (anybody) has, and not `other`."""
+    def to_kill(self) -> int:
+        """The turn in which its replica is to die: some are done by then, and most are not."""
+        return TURNS // 4
+
+    def to_freeze(self) -> int:
+        """The turn in which another replica is to freeze, which has further turns in line."""
+        killed = self.owners[self.to_kill()]
         return next(
             number
-            for number in range(behind, TURNS)
-            if owner in (None, self.owners[number]) and self.owners[number] is not other
+            for number in range(TURNS // 2, TURNS)
+            if self.owners[number] is not killed and self.owners[number] in self.owners[number + 1 :]
         )
 
     async def of(self, *owners: Victim) -> dict[int, Reply | MeshError]:
         """What came of the turns that these replicas had taken, once it has."""
         return {number: await self.outcomes[number] for number in range(TURNS) if self.owners[number] in owners}
+
+    async def moved(self, killed: Victim, *, frozen: Victim) -> None:
+        """Returns once what the killed replica had is done elsewhere, but for what came to the frozen one."""
+        for number, outcome in enumerate(self.outcomes):
+            if self.owners[number] is killed and not outcome.done():
+                new = await self._stage.at("clerk turn 1 asked", request_id=f"t{number}", beside=killed)
+                if new is not frozen:
+                    await outcome
 
     def order(self, entries: list[Entry]) -> list[int]:
         """The numbers of the turns as they stand in the history."""
@@ -86,8 +99,7 @@ async def test_turns_of_one_session_stay_whole_and_in_order_while_a_replica_dies
         replicas = [await stage.start("clerk") for _ in range(3)]
         crowd = Crowd(stage)
         await crowd.gather()
-        dies = crowd.first_of(None, behind=6)
-        freezes = crowd.first_of(None, behind=dies + 4, other=crowd.owners[dies])
+        dies, freezes = crowd.to_kill(), crowd.to_freeze()
         killed, frozen = crowd.owners[dies], crowd.owners[freezes]
         (sound,) = {*replicas} - {killed, frozen}
         stage.arm("clerk tool pay 1 middle", request_id=f"t{dies}")
@@ -96,6 +108,7 @@ async def test_turns_of_one_session_stay_whole_and_in_order_while_a_replica_dies
         await killed.dead()
         await frozen.still()
         assert all(isinstance(each, Reply) for each in (await crowd.of(sound)).values())
+        await crowd.moved(killed, frozen=frozen)
         frozen.thaw()
         outcomes = await crowd.of(killed, frozen, sound)
         assert isinstance(outcomes[freezes], SessionBusy)
