@@ -9,6 +9,10 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
+import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
@@ -84,7 +88,22 @@ class Turn:
                 number, _, point = file.read_text().partition(" ")
                 if point == passed.point:
                     file.unlink()  # so that whoever is started next lives
+                    if int(number) == signal.SIGSTOP:
+                        _finish_writes()
                     os.kill(os.getpid(), int(number))
+
+
+def _finish_writes() -> None:
+    """Returns once no transaction is under way: who stands still in one keeps SQLite's lock from everybody else."""
+    for thread in threading.enumerate():
+        while thread.name.startswith("sqlite") and not _idle(thread):
+            time.sleep(0.001)
+
+
+def _idle(thread: threading.Thread) -> bool:
+    """Whether a thread of a pool waits for work: nobody gives it any while this one waits here."""
+    frame = sys._current_frames().get(thread.ident or 0)
+    return frame is None or frame.f_code.co_name == "_worker"
 
 
 _turn: ContextVar[Turn | None] = ContextVar("turn", default=None)
