@@ -55,8 +55,8 @@ check: .venv/for-work  ## format, lint, types, import floors, generated code unc
 proto: .venv/for-work  ## generate the code under proto/ from the .proto files
 	@PYTHON=$(BIN)/python scripts/proto
 
-faults: tools  ## run the end-to-end and fault tests alone
-	@$(TOOLED) $(BIN)/pytest tests/mesh
+faults: tools  ## run the end-to-end and fault tests alone, with every kill point
+	@FAULTS=all $(TOOLED) $(BIN)/pytest tests/mesh
 
 bench: tools  ## measure against a bare gRPC echo (under three minutes)
 	@$(TOOLED) $(BIN)/python tests/bench/bench.py

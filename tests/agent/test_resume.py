@@ -96,7 +96,7 @@ async def test_a_delegates_answer_is_reused_when_its_parent_crashed_before_it_st
             # Nothing more of the run can be stored: for the store its owner is dead.
             reply = await boss.ask("pay", ONE)
             dies.cancel()
-            await asyncio.wait([dies])
+            await asyncio.gather(dies, return_exceptions=True)
     assert reply.text == "told: it is paid"
     assert [(each.status, each.result) for each in reply.tool_calls] == [(ToolStatus.OK, "it is paid")]
     assert done == 1

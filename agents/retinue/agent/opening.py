@@ -137,6 +137,7 @@ class Opening:
             state = RunState.INTERRUPTED if record.state in (RunState.RUNNING, RunState.WAITING) else record.state
             reply = self._ending.reply("", state, record.reason or OVERTAKEN)
         elif own and own[-1].role == "assistant" and not own[-1].tool_calls:
+            self._recall(run_id)
             reply = self._ending.reply(own[-1].text, RunState.COMPLETED, "")
         else:
             self._course.resumed = bool(own)
@@ -160,14 +161,17 @@ class Opening:
         repairs += [tool_entry(call, run_id=run_id) for call in closed]
         at = self._talk.length
         await together(*self._ledger.open(run_id, course.root, at=at), self._talk.append(*repairs))
-        mine = [entry for entry in self._talk.entries if entry.message.run_id == run_id]
+        self._recall(run_id)
+        return Start(None, again) if again else Start(await self._purse.take_model_call())
+
+    def _recall(self, run_id: str) -> None:
+        """Takes from the history what the run had done: its calls with their results, and its last step."""
+        course, mine = self._course, [entry for entry in self._talk.entries if entry.message.run_id == run_id]
         made = {entry.call.id: entry.call for entry in mine if entry.call}
-        course.wanted = [call.id for entry in mine for call in entry.message.tool_calls]
+        steps = [entry.message.tool_calls for entry in mine if entry.message.tool_calls]
+        course.wanted = [call.id for step in steps for call in step]
         course.done = [made[call_id] for call_id in course.wanted if call_id in made]
-        if not again:
-            return Start(await self._purse.take_model_call())
-        course.step = next(entry.message.tool_calls for entry in reversed(mine) if entry.message.tool_calls)
-        return Start(None, again)
+        course.step = steps[-1] if steps else ()
 
     def _may_repeat(self, call: ToolCall) -> bool:
         tool = self._course.tools.get(call.name)
