@@ -84,7 +84,8 @@ async def test_any_returns_with_the_first_and_check_tells_how_one_stands() -> No
         fast, slow = Agent("fast", model=Scripted("quick")), Agent("slow", model=Scripted(hang))
         async with mesh.serve(fast, slow, Agent("boss", model=model)):
             reply = await mesh.ask("boss", "race")
-            assert [task["state"] for task in json.loads(reply.tool_calls[2].result)] == ["COMPLETED", "RUNNING"]
+            stands = {task["agent"]: task["state"] for task in json.loads(reply.tool_calls[2].result)}
+            assert stands == {"fast": "COMPLETED", "slow": "RUNNING"}
             (checked,) = json.loads(reply.tool_calls[3].result)
             assert (checked["agent"], checked["reply"]) == ("fast", "quick")
             assert reply.tool_calls[4].status is ToolStatus.ERROR

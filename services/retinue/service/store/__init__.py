@@ -167,8 +167,8 @@ class Leases(Protocol):
         """Takes the lease for `ttl` seconds when nobody holds it and nobody who waits is before `owner`.
 
         Else `owner`, unique per attempt, gets a place at the end of the line, and keeps it for `ttl` seconds by
-        asking again. None when it does not wait and either `most` others do, or it must not `join`. The holder that
-        asks again extends its lease and keeps token and `lapsed`.
+        asking again. None when `most` others wait already, and, without `join`, when it neither holds nor waits: its
+        place was lost. The holder that asks again extends its lease and keeps token and `lapsed`.
 
         `claim` names the work. When a lease runs out, whoever waits or asks with its holder's claim goes before all
         others; "" claims nothing. A lease that was released, or ran out a day ago, is forgotten.

@@ -155,6 +155,9 @@ class MemoryStore:
         turns = self._leases.get(key, _Turns())
         turns.drop_dead()
         holder = turns.holder()
+        known = owner in turns.waiters or (holder is not None and holder.owner == owner)
+        if not known and not join:
+            return None
         if holder is None and turns.next(owner, claim) == owner:
             holder = Lease(key, owner, next(self._tokens), lapsed=turns.lease is not None)
             turns.lease, turns.claim = holder, claim
@@ -162,7 +165,7 @@ class MemoryStore:
         holds = holder is not None and holder.owner == owner
         if holds:
             turns.until = time.monotonic() + ttl
-        elif owner in turns.waiters or (join and (most is None or len(turns.waiters) < most)):
+        elif owner in turns.waiters or most is None or len(turns.waiters) < most:
             turns.waiters[owner] = _Waiter(claim, time.monotonic() + ttl)
         else:
             return None

@@ -125,7 +125,7 @@ if ARGV[5] ~= '' then redis.call('PEXPIRE', KEYS[1], ARGV[5]) end
 return 'done'
 """)
 
-# KEYS: lease. ARGV: owner, claim, ttl (ms), the most that may wait or '', 1 to join the line.
+# KEYS: lease. ARGV: owner, claim, ttl (ms), the most that may wait or '', 1 for one who comes anew.
 ACQUIRE = Script(
     _LEASES
     + """
@@ -140,6 +140,7 @@ end
 local line = waiting(was[6])
 local mine = find(line, 1, owner)
 if mine then line[mine] = {owner, claim, after(ttl)} end
+if not mine and ARGV[5] ~= '1' then return false end
 if not holder then
   local turn = line[1] and 1
   if was[5] and was[5] ~= '' then turn = find(line, 2, was[5]) or claim ~= was[5] and turn end
@@ -153,7 +154,7 @@ if not holder then
   end
 end
 if not mine then
-  if ARGV[5] ~= '1' or #line >= (tonumber(ARGV[4]) or math.huge) then return false end
+  if #line >= (tonumber(ARGV[4]) or math.huge) then return false end
   line[#line + 1] = {owner, claim, after(ttl)}
   mine = #line
 end

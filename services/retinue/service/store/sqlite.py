@@ -163,8 +163,10 @@ class SqliteStore:
     ) -> Lease | Place | None:
         def work(db: Connection) -> Lease | Place | None:
             _sweep(db, key)
+            if not join and not _is_known(db, key, owner):
+                return None
             got = _take_lease(db, key, owner, claim=claim, ttl=ttl) or _take_place(
-                db, key, owner, claim=claim, ttl=ttl, most=most if join else 0
+                db, key, owner, claim=claim, ttl=ttl, most=most
             )
             if got:
                 _remember(db, key, ttl)
@@ -229,6 +231,15 @@ def _entries(db: Connection, key: str, start: int, stop: int) -> tuple[bytes, ..
 def _record(db: Connection, key: str) -> bytes | None:
     found = db.execute("SELECT value FROM records WHERE key = ?", (key,)).fetchone()
     return found[0] if found else None
+
+
+def _is_known(db: Connection, key: str, owner: str) -> bool:
+    """Whether `owner` holds the lease or has a place in its line."""
+    query = (
+        "SELECT 1 FROM holders WHERE key = ?1 AND owner = ?2 AND until > ?3"
+        " UNION SELECT 1 FROM places WHERE key = ?1 AND owner = ?2 AND until > ?3"
+    )
+    return db.execute(query, (key, owner, time.time())).fetchone() is not None
 
 
 def _take_lease(db: Connection, key: str, owner: str, *, claim: str, ttl: float) -> Lease | None:
