@@ -59,4 +59,4 @@ faults: tools  ## run the end-to-end and fault tests alone, with every kill poin
 	@FAULTS=all $(TOOLED) $(BIN)/pytest tests/mesh
 
 bench: tools  ## measure against a bare gRPC echo (under three minutes)
-	@$(TOOLED) $(BIN)/python tests/bench/bench.py
+	@cd tests && $(TOOLED) $(CURDIR)/$(BIN)/python -m bench.bench

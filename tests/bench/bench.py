@@ -10,26 +10,24 @@ import asyncio
 import importlib.metadata
 import os
 import platform
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from itertools import count
-from pathlib import Path
 
 import grpc
+from bench import sessions
+from bench.stage import Child, child, redis
 
 from retinue.v1 import agent_pb2, agent_pb2_grpc
 
-CHILD = Path(__file__).with_name("child.py")
 MESSAGE = "x" * 1024
-DELEGATED = "let the helper do it".ljust(1024)  # the words that child.py answers with a delegate
+# The words that child.py answers with a tool call, and with a delegate.
+TOOL, DELEGATED = "look it up".ljust(1024), "let the helper do it".ljust(1024)
 ROUNDS = 7
 ALONE_S, TOGETHER_S = 1.0, 2.5
 CALLERS = 128
@@ -41,63 +39,6 @@ AIMS: dict[str, tuple[float, float | None, float]] = {
     "Agent.Chat, Redis": (2.2, 2.6, 0.40),
     "  with one delegate": (4.5, None, 0.15),
 }
-
-
-@dataclass(slots=True)
-class Child:
-    """A process under measurement."""
-
-    process: asyncio.subprocess.Process
-    address: str
-
-    async def cpu(self) -> float:
-        """Seconds of CPU that it has used so far."""
-        assert self.process.stdin and self.process.stdout
-        self.process.stdin.write(b"\n")
-        return float(await self.process.stdout.readline())
-
-
-@asynccontextmanager
-async def child(*arguments: str) -> AsyncIterator[Child]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, str(CHILD), *arguments, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
-    )
-    assert process.stdin and process.stdout
-    try:
-        async with asyncio.timeout(30):
-            address = (await process.stdout.readline()).decode().strip()
-        if not address:
-            raise SystemExit(f"bench: {' '.join(arguments)} did not start")
-        yield Child(process, address)
-    finally:
-        process.stdin.close()
-        await process.wait()
-
-
-@asynccontextmanager
-async def redis() -> AsyncIterator[str]:
-    """A real Redis with the settings of deploy/redis.conf on a free port."""
-    server = shutil.which("redis-server")
-    if server is None:
-        raise SystemExit("bench: no redis-server on PATH; `make tools` finds or fetches one")
-    settings = Path(__file__).parents[2] / "deploy" / "redis.conf"
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-    with tempfile.TemporaryDirectory() as folder:
-        process = await asyncio.create_subprocess_exec(
-            *(server, str(settings), "--port", port, "--bind", "127.0.0.1", "--dir", folder),
-            stdout=asyncio.subprocess.PIPE,
-        )
-        assert process.stdout
-        try:
-            async with asyncio.timeout(10):
-                while b"Ready to accept connections" not in await process.stdout.readline():
-                    pass
-            yield f"redis://127.0.0.1:{port}/0"
-        finally:
-            process.terminate()
-            await process.communicate()
 
 
 @dataclass(slots=True)
@@ -164,12 +105,13 @@ async def measure() -> list[Subject]:
             "Agent.Chat, memory": await stack.enter_async_context(child("agent", url, "memory:")),
             "Agent.Chat, Redis": await stack.enter_async_context(child("agent", url, store)),
         }
-        parts["  with one delegate"] = parts["Agent.Chat, Redis"]
+        messages = {"  with one tool": TOOL, "  with one delegate": DELEGATED}
+        parts |= dict.fromkeys(messages, parts["Agent.Chat, Redis"])
         subjects = []
         for name, started in parts.items():
             channel = await stack.enter_async_context(grpc.aio.insecure_channel(started.address))
-            message = DELEGATED if "delegate" in name else MESSAGE
-            subjects.append(Subject(name, started, agent_pb2_grpc.AgentStub(channel), message))
+            stub = agent_pb2_grpc.AgentStub(channel)
+            subjects.append(Subject(name, started, stub, messages.get(name, MESSAGE)))
         for subject in subjects:
             await subject.load(CALLERS, 1.0)  # warm: connections, code paths
         for number in range(1, ROUNDS + 1):
@@ -193,7 +135,7 @@ def versions() -> str:
 
 def report(subjects: list[Subject]) -> None:
     echo = subjects[0]
-    print(f"Agent.Chat, a model call at zero latency, 1 KB messages, no tools used, conversations of {TURNS} turns.")
+    print(f"Agent.Chat, model calls at zero latency, 1 KB messages, conversations of {TURNS} turns.")
     print(f"{ROUNDS} interleaved rounds, medians; x = ratio to the bare echo of the same round.")
     print(f"{versions()}, {os.cpu_count()} cores")
     print()
@@ -221,3 +163,4 @@ def report(subjects: list[Subject]) -> None:
 
 if __name__ == "__main__":
     report(asyncio.run(measure()))
+    asyncio.run(sessions.measure())

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 
@@ -18,8 +18,9 @@ from retinue.v1 import agent_pb2
 
 REPLY = "The quick brown fox jumps over the lazy dog. " * 24
 PIECES = 4
-# A message with these words is delegated to the agent "helper".
-DELEGATE = "let the helper do it"
+# What the model answers to a message with these words: a delegate to the agent "helper", a tool call, a late answer.
+DELEGATE, TOOL, THINK = "let the helper do it", "look it up", "think about it"
+THINK_S = 0.5
 
 
 async def serve_until_the_input_ends(address: str) -> None:
@@ -62,16 +63,20 @@ def answer() -> bytes:
     return completion(['{"role":"assistant","content":""}', *pieces], "stop")
 
 
-def delegation() -> bytes:
-    arguments = json.dumps(json.dumps({"to": "helper", "task": REPLY}))
-    call = f'{{"index":0,"id":"call_1","type":"function","function":{{"name":"delegate","arguments":{arguments}}}}}'
+def calling(name: str, **arguments: str) -> bytes:
+    text = json.dumps(json.dumps(arguments))
+    call = f'{{"index":0,"id":"call_1","type":"function","function":{{"name":"{name}","arguments":{text}}}}}'
     return completion([f'{{"role":"assistant","content":null,"tool_calls":[{call}]}}'], "tool_calls")
 
 
 class ScriptedModel(asyncio.Protocol):
     """A model server at zero latency: reads one request after another, and answers with what was made before."""
 
-    answer, delegation = answer(), delegation()
+    answer = answer()
+    calls: ClassVar[dict[str, bytes]] = {
+        DELEGATE: calling("delegate", to="helper", task=REPLY),
+        TOOL: calling("look", what=REPLY),
+    }
 
     def __init__(self) -> None:
         self.received = bytearray()
@@ -89,13 +94,19 @@ class ScriptedModel(asyncio.Protocol):
                 return
             body = bytes(self.received[end + 4 : stop])
             del self.received[:stop]
-            self.transport.write(self.delegation if self.delegates(body) else self.answer)
+            self.reply(body)
 
-    def delegates(self, body: bytes) -> bool:
-        if DELEGATE.encode() not in body:
-            return False
-        last = json.loads(body)["messages"][-1]
-        return last["role"] == "user" and DELEGATE in last["content"]
+    def reply(self, body: bytes) -> None:
+        for words in (*self.calls, THINK):
+            if words.encode() in body:
+                last = json.loads(body)["messages"][-1]
+                if last["role"] == "user" and words in last["content"]:
+                    if words == THINK:
+                        asyncio.get_running_loop().call_later(THINK_S, self.transport.write, self.answer)
+                    else:
+                        self.transport.write(self.calls[words])
+                    return
+        self.transport.write(self.answer)
 
 
 async def model() -> None:
@@ -106,13 +117,19 @@ async def model() -> None:
 
 
 async def agent(model_url: str, store: str) -> None:
-    from retinue.agent import Agent
+    from retinue.agent import Agent, tool
     from retinue.service import Mesh
+
+    @tool
+    async def look(what: str) -> str:
+        """Looks something up."""
+        return what
 
     os.environ["OPENAI_BASE_URL"] = model_url
     async with Mesh.connect("memory:", store=store) as mesh:
         clerk, helper = (
-            Agent(name, "You answer.", model="openai/bench", api_key="none") for name in ("clerk", "helper")
+            Agent(name, "You answer.", model="openai/bench", api_key="none", tools=[look])
+            for name in ("clerk", "helper")
         )
         async with mesh.serve(clerk, helper) as (server, _):
             await serve_until_the_input_ends(server.address)

@@ -26,6 +26,7 @@ from retinue.agent.pending import answers_to, give_answer
 from retinue.agent.places import Places
 from retinue.agent.run import Run
 from retinue.agent.session import clear_history, read_history
+from retinue.agent.tails import Tails
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
 from retinue.service.background import Background
@@ -136,6 +137,7 @@ class Agent:
                 hooks=self._hooks,
                 history_limit=self._history_limit,
                 places=places,
+                tails=Tails(),
                 cancels=cancels,
                 tasks=tasks,
                 detached=detached,

@@ -11,6 +11,7 @@ from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.peers import Peers
 from retinue.agent.places import Places
+from retinue.agent.tails import Tails
 from retinue.agent.tools import Tool
 from retinue.service.background import Background
 from retinue.service.store import Store
@@ -41,6 +42,7 @@ class Host:
     hooks: Hooks
     history_limit: int
     places: Places
+    tails: Tails
     cancels: Cancels
     tasks: Background
     detached: Background

@@ -123,7 +123,15 @@ class Run:
         run_id, ticket = new_id("run-"), new_id()
         course = Course(id=run_id, root=call.envelope.root or run_id, ticket=ticket)
         claim = call.request_id or known
-        talk = Session(host.store, host.places, host.name, call.session, ticket=ticket, claim=claim)
+        talk = Session(
+            host.store,
+            host.name,
+            call.session,
+            places=host.places,
+            tails=host.tails,
+            ticket=ticket,
+            claim=claim,
+        )
         events = Events(run_id, store=host.store, tasks=host.tasks, hook=host.hooks.on_event, live=sink)
         ledger = Ledger(host.store, host.name, call, message, place=talk.place, ticket=ticket, known=known)
         steers = Steers(host.store, host.name, call.session)

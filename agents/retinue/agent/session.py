@@ -14,6 +14,7 @@ from retinue.agent.events import TAKEN_OVER
 from retinue.agent.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
 from retinue.agent.keys import history_key, lease_key, plan_key, session_ttl
 from retinue.agent.places import Places
+from retinue.agent.tails import Tail, Tails
 from retinue.service.background import together
 from retinue.service.chat import History, Plan, PlanStep
 from retinue.service.errors import Invalid, SessionBusy
@@ -129,7 +130,17 @@ class Session:
     for what an owner that died was about to do is let in before all others.
     """
 
-    def __init__(self, store: Store, places: Places, agent: str, session: str, *, ticket: str, claim: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        agent: str,
+        session: str,
+        *,
+        places: Places,
+        tails: Tails,
+        ticket: str,
+        claim: str = "",
+    ) -> None:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
         self.place = lease_key(agent, session)
@@ -137,6 +148,11 @@ class Session:
         self.taken = False
         self._store = store
         self._places = places
+        self._tails = tails
+        self._tail: Tail | None = None
+        # The last entry as it is stored, and how many entries there are for certain.
+        self._last, self._stands = b"", 0
+        self._groups = 0
         self._ticket = ticket
         self._claim = claim
         self._lease: Lease | None = None
@@ -161,7 +177,9 @@ class Session:
         await self._read(groups, *await together(*self._ask(groups)))
 
     def _ask(self, groups: int) -> tuple[Awaitable[Span], Awaitable[bytes | None]]:
-        return self._store.read(self._history_key, -4 * groups), self._store.get(self._plan_key)
+        self._tail = self._tails.get(self._history_key)
+        start = self._tail.length - 1 if self._tail else -4 * groups
+        return self._store.read(self._history_key, start), self._store.get(self._plan_key)
 
     async def _loaded(
         self, groups: int, lease: Awaitable[Lease | None], tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]
@@ -176,21 +194,39 @@ class Session:
         await self._read(groups, *await together(*self._ask(groups)))
 
     async def _read(self, groups: int, span: Span, plan: bytes | None) -> None:
+        tail = self._tail
+        if tail and span.start == tail.length - 1 and span.entries[:1] == (tail.last,):
+            self.entries = [*tail.entries, *map(decode, span.entries[1:])]
+        else:
+            if tail:  # another history stands there now
+                span = await self._store.read(self._history_key, -4 * groups)
+            span = await self._read_back(groups, span)
+        self.entries = list(last_groups(self.entries, groups))
+        self.length = self._stands = span.length
+        self._last = span.entries[-1] if span.entries else b""
+        self._groups = groups
+        self.plan = decode_plan(plan)
+        self.taken = True
+
+    async def _read_back(self, groups: int, span: Span) -> Span:
+        """Takes the entries of `span`, the end of the history, or of a longer one when that has too few groups."""
         want = 4 * groups
         while True:
             self.entries = [decode(raw) for raw in span.entries]
             begins = sum(entry.message.role == "user" for entry in self.entries)
             if span.start == 0 or begins > groups:
-                break
+                return span
             want *= 2
             span = await self._store.read(self._history_key, -want)
-        self.entries = list(last_groups(self.entries, groups))
-        self.length = span.length
-        self.plan = decode_plan(plan)
-        self.taken = True
 
     def close(self) -> Awaitable[None]:
-        return self._places.give_back(self.place, self._ticket)
+        return self._closed(self._places.give_back(self.place, self._ticket))
+
+    async def _closed(self, given_back: Awaitable[None]) -> None:
+        await given_back
+        if self.taken and not self._refused and self._last and self._stands == self.length:
+            kept = tuple(last_groups(self.entries, self._groups))
+            self._tails.keep(self._history_key, Tail(self.length, self._last, kept))
 
     def append(self, *entries: Entry) -> Awaitable[None]:
         # Results of one step come side by side, and each append names the length that it expects: counted here,
@@ -198,20 +234,25 @@ class Session:
         at, self.length = self.length, self.length + len(entries)
         raw = [encode(entry) for entry in entries]
         sent = self._store.append(self._history_key, raw, at=at, lease=self._lease, ttl=self._ttl)
-        return self._written(sent, entries)
+        return self._appended(sent, entries, raw)
+
+    async def _appended(self, sent: Awaitable[int], entries: Sequence[Entry], raw: Sequence[bytes]) -> None:
+        await self._written(sent)
+        self.entries.extend(entries)
+        self._stands += len(entries)
+        self._last = raw[-1] if raw else self._last
 
     async def set_plan(self, plan: Plan) -> None:
         sent = self._store.put(self._plan_key, encode_plan(plan), lease=self._lease, ttl=self._ttl)
         await self._written(sent)
         self.plan = plan
 
-    async def _written(self, sent: Awaitable[object], entries: Sequence[Entry] = ()) -> None:
+    async def _written(self, sent: Awaitable[object]) -> None:
         try:
             await sent
         except Conflict:
             self._refused = True
             raise SessionBusy(TAKEN_OVER) from None
-        self.entries.extend(entries)
 
 
 async def read_history(store: Store, agent: str, session: str, *, page_size: int, page_token: str) -> History:
