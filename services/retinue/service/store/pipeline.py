@@ -23,6 +23,8 @@ from retinue.service.settings import masked
 Word = str | bytes | int
 # hiredis' own type admits only a tuple of one word.
 _pack: Final[Callable[..., bytes]] = hiredis.pack_command
+# How many replies share a stretch of patience: a timer for each would cost as much as the reply.
+_STRETCH: Final = 100
 _FAULTS: Final = (RedisError, OSError, TimeoutError)
 
 
@@ -136,9 +138,10 @@ class Pipeline:
         try:
             async with asyncio.timeout(self._reply_timeout) as patience:
                 await self._connection.send_packed_command([command.packed for command in self._flying])
-                for command in self._flying:
+                for number, command in enumerate(self._flying, 1):
                     await self._settle(command)
-                    patience.reschedule(loop.time() + self._reply_timeout)
+                    if number % _STRETCH == 0:
+                        patience.reschedule(loop.time() + self._reply_timeout)
         except _FAULTS as fault:
             await self._connection.disconnect(nowait=True)
             why = str(fault) or f"silent for {self._reply_timeout:g} s"
