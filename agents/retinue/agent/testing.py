@@ -23,12 +23,13 @@ from typing import Any, TypeAlias
 from retinue.agent.model import ModelEnd, Stop, WantedCall
 from retinue.agent.model.said import pieces
 from retinue.agent.model.scripted import Said, Step, call, resolve, text_and_calls
+from retinue.agent.testing_decode import decode
 from retinue.agent.testing_rules import Rules
 from retinue.service.errors import MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
 
 logger = logging.getLogger("retinue.model")
 
-__all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "echo"]
+__all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "decode", "echo"]
 
 _STATUSES: dict[type[MeshError], tuple[int, str]] = {
     ModelAuth: (401, "invalid_api_key"),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from retinue.agent.model import ModelMessage, ModelRequest
-from retinue.agent.model.openai_request import Dialect, encode
+from retinue.agent.model.openai_request import Quirks, encode
 from retinue.agent.tools import ToolSpec
 from retinue.service.chat import Blob, Message, Part, ToolCall
 from retinue.service.errors import Invalid
@@ -17,12 +17,12 @@ from retinue.service.errors import Invalid
 TOOL = ToolSpec("task_Task_List", "List tasks.", MappingProxyType({"type": "object", "properties": {}}))
 
 
-def body(*messages: Message, dialect: Dialect | None = None, parts: Any = None, **request: Any) -> Any:
+def body(*messages: Message, quirks: Quirks | None = None, parts: Any = None, **request: Any) -> Any:
     """The sent body; `parts` go with each assistant message."""
     told = tuple(
         ModelMessage(message=each, provider_parts=parts if each.role == "assistant" else None) for each in messages
     )
-    sent = encode("m", ModelRequest(messages=told, **request), name="openai/m", dialect=dialect or Dialect())
+    sent = encode("m", ModelRequest(messages=told, **request), name="openai/m", quirks=quirks or Quirks())
     return json.loads(sent)
 
 
@@ -68,7 +68,7 @@ def test_the_second_request_of_a_turn_is_exactly_this() -> None:
 
 
 def test_empty_keys_and_what_strict_servers_refuse_are_left_out() -> None:
-    sent = body(Message(role="user", text="hi"), dialect=Dialect(include_usage=False))
+    sent = body(Message(role="user", text="hi"), quirks=Quirks(include_usage=False))
     assert sent == {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
@@ -79,7 +79,7 @@ def test_a_name_that_the_model_made_up_is_sent_as_a_legal_one() -> None:
 
 
 def test_short_ids_are_nine_letters_or_digits_and_still_pair() -> None:
-    sent = body(*TURN, dialect=Dialect(short_ids=True))["messages"]
+    sent = body(*TURN, quirks=Quirks(short_ids=True))["messages"]
     ids = [call["id"] for call in sent[1]["tool_calls"]]
     assert ids == [message["tool_call_id"] for message in sent[2:]]
     assert all(len(each) == 9 and each.isalnum() for each in ids)

@@ -6,13 +6,13 @@ that are not one JSON object are reported as they came, never repaired.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.agent.model import ModelToolInput, WantedCall
-from retinue.service.names import new_id
 from retinue.service.text import sane, sane_json
 
 
@@ -61,8 +61,7 @@ class CallAssembly:
         """The calls in the order in which they began, each with an id that is unique among them."""
         taken: set[str] = set()
         for draft in self._drafts:
-            if not draft.id or draft.id in taken:
-                draft.id = new_id("call_")
+            draft.id = unique_id(draft.id, taken)
             taken.add(draft.id)
         return tuple(wanted_call(draft.id, draft.name, "".join(draft.pieces)) for draft in self._drafts)
 
@@ -96,6 +95,13 @@ def wanted_call(call_id: str, name: str, raw: str) -> WantedCall:
     if not isinstance(arguments, dict):
         return WantedCall(call_id, sane(name), None, raw, f"the arguments are no JSON object but: {raw[:80]}")
     return WantedCall(call_id, sane(name), sane_json(arguments), raw)
+
+
+def unique_id(call_id: str, taken: Container[str]) -> str:
+    """A call's id as its server gave it; the first free one of ours where that is missing or taken in this message."""
+    if call_id and call_id not in taken:
+        return call_id
+    return next(made for count in itertools.count(1) if (made := f"call_{count}") not in taken)
 
 
 def _given(value: Any) -> str:

@@ -21,25 +21,37 @@ from retinue.service.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialect:
+class Quirks:
     """Where compatible servers differ. `include_usage`: asks for token counts, which some strict servers refuse;
-    `short_ids`: call ids are exactly nine letters or digits (Mistral)."""
+    `short_ids`: call ids are exactly nine letters or digits; `api_key_header`: the key has a header of its own."""
 
     include_usage: bool = True
     short_ids: bool = False
+    api_key_header: bool = False
 
 
-def encode(model: str, request: ModelRequest, *, name: str, dialect: Dialect) -> bytes:
+_BY_HOST = {
+    "mistral.ai": Quirks(short_ids=True),
+    "azure.com": Quirks(api_key_header=True),
+}
+
+
+def quirks_of(host: str) -> Quirks:
+    """The flags of the servers at that host."""
+    return next((quirks for known, quirks in _BY_HOST.items() if f".{host}".endswith(f".{known}")), Quirks())
+
+
+def encode(model: str, request: ModelRequest, *, name: str, quirks: Quirks, streamed: bool = True) -> bytes:
     """The body of the POST. `model` is the server's name of it, `name` the one that provider parts are kept under."""
-    body: dict[str, Any] = {"model": model, "messages": list(_messages(request, name, dialect)), "stream": True}
-    if dialect.include_usage:
+    body: dict[str, Any] = {"model": model, "messages": list(_messages(request, name, quirks)), "stream": streamed}
+    if quirks.include_usage and streamed:
         body["stream_options"] = {"include_usage": True}
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
     return orjson.dumps(body, default=_plain)
 
 
-def _messages(request: ModelRequest, name: str, dialect: Dialect) -> Iterator[dict[str, Any]]:
+def _messages(request: ModelRequest, name: str, quirks: Quirks) -> Iterator[dict[str, Any]]:
     if request.system:
         yield {"role": "system", "content": request.system}
     asked = max((at for at, each in enumerate(request.messages) if each.message.role == "user"), default=-1)
@@ -48,12 +60,12 @@ def _messages(request: ModelRequest, name: str, dialect: Dialect) -> Iterator[di
         if message.role == "user":
             yield {"role": "user", "content": _content(message)}
         elif message.role == "tool":
-            yield {"role": "tool", "tool_call_id": _id(message.tool_call_id, dialect), "content": message.text}
+            yield {"role": "tool", "tool_call_id": _id(message.tool_call_id, quirks), "content": message.text}
         else:
-            yield _assistant(each, name, dialect, open_turn=at > asked)
+            yield _assistant(each, name, quirks, open_turn=at > asked)
 
 
-def _assistant(each: ModelMessage, name: str, dialect: Dialect, *, open_turn: bool) -> dict[str, Any]:
+def _assistant(each: ModelMessage, name: str, quirks: Quirks, *, open_turn: bool) -> dict[str, Any]:
     message, parts = each.message, each.provider_parts
     if not isinstance(parts, Mapping) or parts.get("model") != name:
         parts = {}
@@ -63,17 +75,17 @@ def _assistant(each: ModelMessage, name: str, dialect: Dialect, *, open_turn: bo
     return {
         "role": "assistant",
         "content": message.text or None,
-        "tool_calls": [_call(call, dialect, extra) for call, extra in zip_longest(message.tool_calls, extras) if call],
+        "tool_calls": [_call(call, quirks, extra) for call, extra in zip_longest(message.tool_calls, extras) if call],
         **parts.get("message", {}),
         # Wanted back within the same loop of tool calls (DeepSeek), refused after it.
         **(parts.get("turn", {}) if open_turn else {}),
     }
 
 
-def _call(call: ToolCall, dialect: Dialect, extra: Any) -> dict[str, Any]:
+def _call(call: ToolCall, quirks: Quirks, extra: Any) -> dict[str, Any]:
     # A name that a model made up may break the server's rule for names, and would on every later turn.
     function = {"name": tool_name(call.name or "unnamed"), "arguments": call.arguments}
-    sent = {"id": _id(call.id, dialect), "type": "function", "function": function}
+    sent = {"id": _id(call.id, quirks), "type": "function", "function": function}
     return sent if extra is None else {**sent, "extra_content": extra}
 
 
@@ -82,8 +94,8 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _id(call_id: str, dialect: Dialect) -> str:
-    return hashlib.sha256(call_id.encode()).hexdigest()[:9] if dialect.short_ids else call_id
+def _id(call_id: str, quirks: Quirks) -> str:
+    return hashlib.sha256(call_id.encode()).hexdigest()[:9] if quirks.short_ids else call_id
 
 
 def _content(message: Message) -> str | list[dict[str, Any]]:
