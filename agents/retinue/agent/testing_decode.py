@@ -6,20 +6,33 @@ clock is read. No network takes part, and nothing is asked twice.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, ModelToolInput, Stop
+from retinue.agent.model import (
+    ModelEnd,
+    ModelEvent,
+    ModelMessage,
+    ModelRequest,
+    ModelText,
+    ModelThinking,
+    ModelToolInput,
+    Stop,
+)
 from retinue.agent.model.anthropic_reply import AnthropicReply
+from retinue.agent.model.anthropic_request import anthropic_body
 from retinue.agent.model.decoder import Decoder, Dialect
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.gemini_reply import GeminiReply
+from retinue.agent.model.gemini_request import gemini_body
 from retinue.agent.model.ndjson import NdjsonReader
 from retinue.agent.model.ollama_reply import OllamaReply
 from retinue.agent.model.openai_reply import Completion
 from retinue.agent.model.sse import SseReader
+from retinue.service.chat import Message, ToolCall
 from retinue.service.errors import ModelError
 from retinue.service.usage import Usage
 
@@ -105,7 +118,7 @@ class _Seen:
             "tool_call_ids": [call.id for call in end.calls],
             "malformed_tool_calls": broken,
             "valid_tool_calls": runnable if broken else [],
-            **_echo(end.provider_parts),
+            **_echo(end),
         }
         return self._trimmed(said)
 
@@ -141,16 +154,24 @@ def _usage(usage: Usage, cache_write: int | None) -> dict[str, int | None] | Non
     return {"input": usage.input, "output": usage.output, **known}
 
 
-def _echo(parts: Any) -> dict[str, Any]:
-    """What goes back with the message beside its text and calls."""
+def _echo(end: ModelEnd) -> dict[str, Any]:
+    """What goes back with the message: its content or parts, or what stands beside its text and calls."""
+    parts = end.provider_parts
     if not parts:
         return {}
     extras = [{"extra_content": extra} if extra else {} for extra in parts.get("calls", ())]
     flat = {**parts.get("message", {}), **parts.get("turn", {}), **({"tool_calls": extras} if extras else {})}
+    calls = tuple(
+        ToolCall(id=each.id, name=each.name, arguments=json.dumps(each.arguments or {})) for each in end.calls
+    )
+    message = ModelMessage(message=Message(role="assistant", text=end.text, tool_calls=calls), provider_parts=parts)
+    request, name = ModelRequest(messages=(message,)), parts["model"]
+    content = anthropic_body(request, model="model", name=name, max_tokens=1)["messages"] if "content" in parts else []
+    told = gemini_body(request, model="gemini-2", name=name)["contents"] if "parts" in parts else []
     return {
         "echo": dict(_leaves(flat, "")) if flat else {},
-        "echo_content": parts.get("content"),
-        "echo_parts": parts.get("parts"),
+        "echo_content": content[0]["content"] if content else [],
+        "echo_parts": told[0]["parts"] if told else [],
     }
 
 

@@ -89,10 +89,14 @@ ModelEvent: TypeAlias = ModelText | ModelThinking | ModelToolInput | ModelEnd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMessage:
-    """A message of the request, with what this provider wanted back beside it, if it was this provider's."""
+    """A message of the request, with what this provider wanted back beside it, if it was this provider's.
+
+    `failed` is of a tool's message: its call did not come to a good end.
+    """
 
     message: Message
     provider_parts: Any = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, ModelToolInput, Stop, WantedCall
-from retinue.agent.model.assemble import unique_id, wanted_call
+from retinue.agent.model.assemble import storable, unique_id, wanted_call
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.shown import Shown
-from retinue.service.text import sane, sane_json
+from retinue.service.text import sane
 from retinue.service.usage import Usage
 
 logger = logging.getLogger("retinue.model")
@@ -54,12 +54,15 @@ class _Block:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """The block with all that came; a tool's input that is no object is left empty, as the history has it."""
+        """The block with all that came."""
         block = dict(self.value)
         for key, pieces in self.grown.items():
             if key != "input":
                 block[key] = (block.get(key) or "") + "".join(pieces)
-        if "input" in self.grown or self.kind == "tool_use":
+        if self.kind == "tool_use":
+            # The message has the arguments.
+            block = {key: block.get(key, "") for key in ("type", "id", "name")}
+        elif "input" in self.grown:
             block["input"] = dict(wanted_call("", "", self.raw).arguments or {})
         return block | ({"citations": self.citations} if self.citations else {})
 
@@ -140,7 +143,7 @@ class AnthropicReply:
         self.done = True
 
     def _start(self, index: int, value: Mapping[str, Any]) -> Iterator[ModelEvent]:
-        block = self._blocks[index] = _Block(dict(value))
+        block = self._blocks[index] = _Block(_checked(value))
         match block.kind:
             case "text":
                 yield from self._text.feed(value.get("text"))
@@ -194,16 +197,24 @@ class AnthropicReply:
         calls: dict[str, WantedCall] = {}
         for block in self._ordered():
             if block.kind == "tool_use":
-                call_id = block.value["id"] = unique_id(sane(str(block.value.get("id") or "")), calls)
-                calls[call_id] = wanted_call(call_id, str(block.value.get("name") or ""), block.raw)
+                call_id = block.value["id"] = unique_id(sane(block.value.get("id") or ""), calls)
+                calls[call_id] = wanted_call(call_id, block.value.get("name") or "", block.raw)
         return tuple(calls.values())
 
     def _provider_parts(self, stop: Stop) -> dict[str, Any] | None:
         """`content` goes back as it is: only with calls or a pause, since nothing else depends on it."""
         if stop not in (Stop.TOOL_CALLS, Stop.PAUSE):
             return None
-        content = [sane_json(block) for block in map(_echoed, self._ordered()) if block]
+        content = [storable(block) for block in map(_echoed, self._ordered()) if block]
         return {"model": self._name, "content": content} if content else None
+
+
+def _checked(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The block as it begins; TypeError where a text of it is none."""
+    for key in ("type", "text", "thinking", "signature", "id", "name"):
+        if not isinstance(value.get(key), str | None):
+            raise TypeError(f"a block's {key} is {value[key]!r}"[:200])
+    return {key: each for key, each in value.items() if each is not None}
 
 
 def _echoed(block: _Block) -> dict[str, Any] | None:

@@ -67,7 +67,7 @@ class CallAssembly:
 
     def extras(self) -> list[Any]:
         """What the server sent beside each call and wants back with it, in call order; [] when it sent nothing."""
-        found = [sane_json(draft.extra) for draft in self._drafts]
+        found = [storable(draft.extra) for draft in self._drafts]
         return found if any(found) else []
 
     def _find(self, call_id: str, name: str, index: int | None) -> _Draft | None:
@@ -102,6 +102,19 @@ def unique_id(call_id: str, taken: Container[str]) -> str:
     if call_id and call_id not in taken:
         return call_id
     return next(made for count in itertools.count(1) if (made := f"call_{count}") not in taken)
+
+
+def storable(value: Any) -> Any:
+    """A JSON value as a history can keep it: sane, and integers beyond 64 bits as floats."""
+    match value:
+        case dict():
+            return {sane(key): storable(item) for key, item in value.items()}
+        case list():
+            return [storable(item) for item in value]
+        case int() if not -(2**63) <= value < 2**64:
+            return float(value)
+        case _:
+            return sane_json(value)
 
 
 def _given(value: Any) -> str:

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Self, TypedDict
+from typing import Any, ClassVar, Self, TypedDict
 
 import httpx
+import orjson
 
-from retinue.agent.model import ModelEvent, ModelRequest
+from retinue.agent.model import ModelEnd, ModelEvent, ModelRequest, ModelToolInput
+from retinue.agent.model.conversation import own_names
 from retinue.agent.model.decoder import Decoder, Dialect
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.retry import retried
@@ -79,11 +83,13 @@ class HttpModel(abc.ABC):
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The events of one message. ModelError and its kin; Invalid for parts that the server cannot take."""
-        return retried(partial(self._attempt, self.encode(request)))
+        events = retried(partial(self._attempt, _dumped(self.body(request))))
+        names = own_names(request.tools)
+        return _renamed(events, names) if names else events
 
     @abc.abstractmethod
-    def encode(self, request: ModelRequest) -> bytes:
-        """The body that asks for that message."""
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        """The body that asks for that message, as JSON."""
 
     async def _attempt(self, body: bytes) -> AsyncGenerator[ModelEvent, None]:
         begun = False
@@ -129,6 +135,28 @@ class HttpModel(abc.ABC):
         except TimeoutError as error:
             silent = f"no event for {self._idle:g} s" if idle_until < until else f"no end after {self._total:g} s"
             raise self._failures.of_kind("timeout", silent) from error
+
+
+def _dumped(body: dict[str, Any]) -> bytes:
+    try:
+        return orjson.dumps(body)
+    except TypeError:  # it refuses integers beyond 64 bits
+        return json.dumps(body).encode()
+
+
+async def _renamed(
+    events: AsyncGenerator[ModelEvent, None], names: Mapping[str, str]
+) -> AsyncGenerator[ModelEvent, None]:
+    """The events with the tools' own names in place of those that they have on the wire."""
+    async with aclosing(events):
+        async for event in events:
+            match event:
+                case ModelToolInput():
+                    yield replace(event, name=names.get(event.name, event.name))
+                case ModelEnd():
+                    yield replace(event, calls=tuple(replace(c, name=names.get(c.name, c.name)) for c in event.calls))
+                case _:
+                    yield event
 
 
 async def _bytes(answer: httpx.Response) -> AsyncGenerator[bytes, None]:

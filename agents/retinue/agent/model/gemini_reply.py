@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, ModelToolInput, Stop, WantedCall
-from retinue.agent.model.assemble import unique_id, wanted_call
+from retinue.agent.model.assemble import storable, unique_id, wanted_call
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.images import image_of
 from retinue.agent.model.shown import Shown
 from retinue.service.chat import Part
-from retinue.service.text import sane, sane_json
+from retinue.service.text import sane
 from retinue.service.usage import Usage
 
 logger = logging.getLogger("retinue.model")
@@ -97,14 +97,14 @@ class GeminiReply:
         )
 
     def _part(self, part: Mapping[str, Any]) -> Iterator[ModelEvent]:
-        if part.get("text") or part.get("thoughtSignature") or "text" not in part:
-            self._parts.append(dict(part))
+        if kept := _kept(part):
+            self._parts.append(kept)
         shown = self._thinking if part.get("thought") else self._text
         yield from shown.feed(part.get("text"))
-        if call := part.get("functionCall"):
+        if (call := part.get("functionCall")) is not None:
             arguments = json.dumps(call.get("args") or {})
-            call_id = unique_id(sane(str(call.get("id") or "")), [each.id for each in self._calls])
-            self._calls.append(wanted_call(call_id, str(call.get("name") or ""), arguments))
+            call_id = unique_id(sane(call.get("id") or ""), [each.id for each in self._calls])
+            self._calls.append(wanted_call(call_id, call.get("name") or "", arguments))
             yield ModelToolInput(len(self._calls) - 1, self._calls[-1].name, sane(arguments))
         if data := part.get("inlineData"):
             self._images += image_of(data.get("mimeType"), data.get("data"))
@@ -121,7 +121,18 @@ class GeminiReply:
         signed = any("thoughtSignature" in part for part in self._parts)
         if stop is not Stop.TOOL_CALLS and not (stop is Stop.STOP and signed):
             return None
-        return {"model": self._name, "parts": sane_json(self._parts)}
+        return {"model": self._name, "parts": storable(self._parts)}
+
+
+def _kept(part: Mapping[str, Any]) -> dict[str, Any]:
+    """The part as it is, but for a call's arguments, which the message has; {} for an empty text without signature."""
+    kept = {key: value for key, value in part.items() if value is not None}
+    call, text = kept.get("functionCall"), kept.get("text")
+    if not isinstance(text, str | None) or not isinstance(call, dict | None):
+        raise TypeError(f"a part is {part!r}"[:200])
+    if call and "args" in call:
+        kept["functionCall"] = {**call, "args": {}}
+    return {} if text == "" and "thoughtSignature" not in kept else kept
 
 
 def _failed(value: Any) -> bool:

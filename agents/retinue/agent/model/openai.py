@@ -6,13 +6,13 @@ Where compatible servers differ is told by flags, not by copies. The time for a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Unpack
+from typing import Any, ClassVar, Unpack
 
 from retinue.agent.model import ModelRequest
 from retinue.agent.model.decoder import Dialect
 from retinue.agent.model.exchange import HttpModel, Options, endpoint
 from retinue.agent.model.openai_reply import Completion
-from retinue.agent.model.openai_request import Quirks, encode, quirks_of
+from retinue.agent.model.openai_request import Quirks, openai_body, quirks_of
 from retinue.agent.model.sse import SseReader
 
 BASE_URL = "https://api.openai.com/v1"
@@ -41,8 +41,8 @@ class OpenAI(HttpModel):
         self._quirks = quirks_of(url.host) if quirks is None else quirks
         super().__init__(f"{provider}/{model}", url=url, headers=self._key_headers(api_key), secret=api_key, **options)
 
-    def encode(self, request: ModelRequest) -> bytes:
-        return encode(self._model, request, name=self.name, quirks=self._quirks, streamed=self.streamed)
+    def body(self, request: ModelRequest) -> dict[str, Any]:
+        return openai_body(request, model=self._model, name=self.name, quirks=self._quirks, streamed=self.streamed)
 
     def _key_headers(self, api_key: str) -> Mapping[str, str]:
         if not api_key:

@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, Stop
-from retinue.agent.model.assemble import CallAssembly
+from retinue.agent.model.assemble import CallAssembly, storable
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.images import image_at
 from retinue.agent.model.shown import Shown
 from retinue.service.chat import Part
-from retinue.service.text import sane, sane_json
+from retinue.service.text import sane
 from retinue.service.usage import Usage
 
 logger = logging.getLogger("retinue.model")
@@ -126,7 +126,7 @@ class Completion:
         """`message` goes back with the message, `calls` with its calls in order, `turn` while the turn goes on."""
         parts = {
             "calls": self._calls.extras() if stop is Stop.TOOL_CALLS else [],
-            "message": {"reasoning_details": sane_json(self._reasoning_details)} if self._reasoning_details else {},
+            "message": {"reasoning_details": storable(self._reasoning_details)} if self._reasoning_details else {},
             "turn": {"reasoning_content": sane("".join(self._reasoning_content))},
         }
         kept = {key: value for key, value in parts.items() if value and value != {"reasoning_content": ""}}
