@@ -10,6 +10,7 @@ import abc
 import asyncio
 import json
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
@@ -31,6 +32,7 @@ logger = logging.getLogger("retinue.model")
 
 # How long the end of a stream may take after its last event before the connection is given up (seconds).
 DRAIN = 0.2
+_HEADER = re.compile(r"[!-~]*")
 IDLE_TIMEOUT = 180.0
 TOTAL_TIMEOUT = 1800.0
 
@@ -65,6 +67,8 @@ class HttpModel(abc.ABC):
         total_timeout: float = TOTAL_TIMEOUT,
         streamed: bool = True,
     ) -> None:
+        if not _HEADER.fullmatch(secret):
+            raise Invalid(f"{name}: the key has characters that no header can carry", field="api_key")
         self.name = name
         self.streamed = streamed
         self._url = url
