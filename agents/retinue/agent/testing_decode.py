@@ -22,26 +22,19 @@ from retinue.agent.model import (
     ModelToolInput,
     Stop,
 )
-from retinue.agent.model.anthropic_reply import AnthropicReply
+from retinue.agent.model.anthropic import Anthropic
 from retinue.agent.model.anthropic_request import anthropic_body
-from retinue.agent.model.decoder import Decoder, Dialect
+from retinue.agent.model.decoder import Decoder
 from retinue.agent.model.failures import Failures
-from retinue.agent.model.gemini_reply import GeminiReply
+from retinue.agent.model.gemini import Gemini
 from retinue.agent.model.gemini_request import gemini_body
-from retinue.agent.model.ndjson import NdjsonReader
-from retinue.agent.model.ollama_reply import OllamaReply
-from retinue.agent.model.openai_reply import Completion
-from retinue.agent.model.sse import SseReader
+from retinue.agent.model.ollama import Ollama
+from retinue.agent.model.openai import OpenAI
 from retinue.service.chat import Message, ToolCall
 from retinue.service.errors import ModelError
 from retinue.service.usage import Usage
 
-_DIALECTS = {
-    "anthropic": Dialect(AnthropicReply, SseReader),
-    "gemini": Dialect(GeminiReply, SseReader),
-    "ollama": Dialect(OllamaReply, NdjsonReader),
-}
-_COMPATIBLE = Dialect(Completion, SseReader)
+_DIALECTS = {"anthropic": Anthropic.dialect, "gemini": Gemini.dialect, "ollama": Ollama.dialect}
 # Kinds of failure that the cases know by a wider word.
 _CLASSES = {"timeout": "server_error", "too_large": "server_error"}
 
@@ -60,7 +53,7 @@ def decode(case: Mapping[str, Any], *, chunk: int | None = None, cut: int | None
     size = chunk or max(len(body), 1)
     try:
         decoder = Decoder(
-            _DIALECTS.get(case["provider"], _COMPATIBLE),
+            _DIALECTS.get(case["provider"], OpenAI.dialect),
             Failures(f"{case['provider']}/model"),
             status=int(case["http_status"]),
             headers=headers,
