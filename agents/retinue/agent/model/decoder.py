@@ -167,9 +167,9 @@ class Decoder:
         yield from self._reply.feed(value)
 
     def _parse(self, text: str) -> Any:
-        # orjson is fast, but makes floats of long integers, and refuses an escape that is half a surrogate pair,
-        # which servers send when a delta splits one.
-        if not _LONG.search(text):
+        # orjson is fast, but makes floats of long integers (of which only those of calls matter), and refuses an escape
+        # that is half a surrogate pair, which servers send when a delta splits one.
+        if not (("arg" in text or "input" in text) and _LONG.search(text)):
             with suppress(orjson.JSONDecodeError):
                 return orjson.loads(text)
         try:
