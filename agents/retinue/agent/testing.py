@@ -1,7 +1,7 @@
-"""A model server for tests: real HTTP on loopback that speaks OpenAI chat completions and says what a script says.
+"""A model server for tests: real HTTP on loopback that says what a script says, in the dialect that it is asked in.
 
     async with ModelServer(["hello", call("task_Task_List", owner="ada")]) as server:
-        model = OpenAI("any", base_url=server.base_url)
+        model = OpenAI("any", base_url=server.base_url)  # or Anthropic, Gemini, Ollama: base_url=server.url
 
 As a process: `python -m retinue.agent.testing --port 8099 --script rules.json` (or `--echo`); it prints its base URL
 and serves until SIGTERM. It checks no key and counts no tokens.
@@ -15,28 +15,22 @@ import json
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from retinue.agent.model import ModelEnd, Stop, WantedCall
-from retinue.agent.model.said import pieces
-from retinue.agent.model.scripted import Said, Step, call, resolve, text_and_calls
+from retinue.agent.model import ModelEnd, Stop
+from retinue.agent.model.scripted import Step, call, resolve, text_and_calls
+from retinue.agent.testing_asked import text_of
+from retinue.agent.testing_decode import decode
+from retinue.agent.testing_dialects import Spoken, spelling
 from retinue.agent.testing_rules import Rules
-from retinue.service.errors import MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
+from retinue.service.errors import MeshError
 
 logger = logging.getLogger("retinue.model")
 
-__all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "echo"]
-
-_STATUSES: dict[type[MeshError], tuple[int, str]] = {
-    ModelAuth: (401, "invalid_api_key"),
-    ModelQuota: (429, "insufficient_quota"),
-    ModelRate: (429, "rate_limit_exceeded"),
-    ModelContext: (400, "context_length_exceeded"),
-    ModelError: (500, "server_error"),
-}
+__all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "decode", "echo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +38,9 @@ class Answer:
     """How a request is answered, where it is not plainly with its step.
 
     `latency` is in seconds before the first byte (None: never), `pause` after each event. With a `status` of 400
-    or more the step is the error's message. `body` is sent as it is, as `content_type`. `cut` closes the connection
-    after that many bytes of the body; 0 closes it before the answer begins.
+    or more the step is the error's message. `thinking` goes before it. `body` is sent as it is, as `content_type` ("":
+    the dialect's stream). `cut` closes the connection after that many bytes of the body; 0 closes it before the answer
+    begins.
     """
 
     step: Step = ""
@@ -54,8 +49,9 @@ class Answer:
     latency: float | None = 0.0
     pause: float = 0.0
     body: bytes | None = None
-    content_type: str = "text/event-stream"
+    content_type: str = ""
     cut: int | None = None
+    thinking: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +69,15 @@ Script: TypeAlias = Callable[[Any], Step | Answer]
 def echo(body: Any) -> str:
     """The script that answers with the last user message."""
     said = (message["content"] for message in reversed(body["messages"]) if message["role"] == "user")
-    return str(next(said, ""))
+    return text_of(next(said, ""))
 
 
 class ModelServer:
-    """A scripted model server, open while it is entered; `base_url` ends before /chat/completions.
+    """A scripted model server, open while it is entered; `base_url` ends before /chat/completions, `url` is its root.
 
-    `script` is a list, one item a request (HTTP 400 once it ran out), or a function of the request's body. What it
-    raises is answered as the HTTP error that means it. `requests` are those that came; `connections` counts;
+    `script` is a list, one item a request (HTTP 400 once it ran out), or a function of the request, which it gets as
+    an OpenAI body whatever dialect it came in. What it raises is answered as the HTTP error that means it. `requests`
+    are those that came, as they came; `connections` counts;
     `hung_up` is set when a client leaves before it has its answer.
     """
 
@@ -95,8 +92,12 @@ class ModelServer:
         self.hung_up = asyncio.Event()
 
     @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    @property
     def base_url(self) -> str:
-        return f"http://127.0.0.1:{self._port}/v1"
+        return f"{self.url}/v1"
 
     async def __aenter__(self) -> ModelServer:
         def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -124,7 +125,7 @@ class ModelServer:
         try:
             while received := await _read(reader):
                 self.requests.append(received)
-                answer = await self._answer(received.body)
+                answer = await self._answer(spelling(received.path).asked(received.body) if received.body else None)
                 if not await self._send(answer, received, reader, writer):
                     break
             await writer.drain()
@@ -147,9 +148,9 @@ class ModelServer:
             answer = chosen if isinstance(chosen, Answer) else Answer(step=chosen)
             said = await resolve(answer.step, body)
         except Exception as error:
-            return _failure(error)
-        if isinstance(said, BaseException):
-            return _failure(said)
+            said, answer = error, Answer()
+        if isinstance(said, MeshError) and said.retry_after is not None:
+            answer = replace(answer, headers={"retry-after": str(said.retry_after), **answer.headers})
         settled: Answer = replace(answer, step=said)
         return settled
 
@@ -160,8 +161,8 @@ class ModelServer:
         await _wait(reader, answer.latency)
         if answer.cut == 0:
             return False
-        kind, events = _encode(answer, received.body)
-        head = [f"HTTP/1.1 {answer.status} X", f"content-type: {kind}", "transfer-encoding: chunked"]
+        status, kind, events = _encode(answer, received)
+        head = [f"HTTP/1.1 {status} X", f"content-type: {kind}", "transfer-encoding: chunked"]
         head += [f"{key}: {value}" for key, value in answer.headers.items()]
         writer.write("\r\n".join(head).encode() + b"\r\n\r\n")
         left = answer.cut if answer.cut is not None else sum(map(len, events))
@@ -212,65 +213,31 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         logger.debug("the client was first to close: %r", error)
 
 
-def _failure(error: BaseException) -> Answer:
-    status, code = next((_STATUSES[cls] for cls in type(error).__mro__ if cls in _STATUSES), (500, "server_error"))
-    said = {"error": {"message": str(error) or repr(error), "type": type(error).__name__, "code": code}}
-    wait = error.retry_after if isinstance(error, MeshError) else None
-    headers = {} if wait is None else {"retry-after": str(wait)}
-    return Answer(status=status, headers=headers, body=json.dumps(said).encode(), content_type="application/json")
-
-
-def _encode(answer: Answer, asked: Any) -> tuple[str, list[bytes]]:
-    """The content type and the body, in the pieces that pauses come between."""
+def _encode(answer: Answer, received: Received) -> tuple[int, str, list[bytes]]:
+    """The status, the content type and the body, in the pieces that pauses come between."""
+    spoken = spelling(received.path)
     if answer.body is not None:
-        return answer.content_type, [answer.body]
+        return answer.status, answer.content_type or spoken.content_type, [answer.body]
     said: Any = answer.step
-    if answer.status >= 400:
-        error = {"message": str(said), "type": "scripted", "code": None}
-        return "application/json", [json.dumps({"error": error}).encode()]
-    text, calls, stop = _parts(said)
-    shared = {"id": "chatcmpl-scripted", "object": "chat.completion.chunk", "created": 0, "model": asked["model"]}
-    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
-    sent = [_sent(index, each) for index, each in enumerate(calls)]
-    if not asked.get("stream"):
-        message = {"role": "assistant", "content": text or None} | ({"tool_calls": sent} if sent else {})
-        choice = {"index": 0, "message": message, "finish_reason": stop}
-        reply = shared | {"object": "chat.completion", "choices": [choice], "usage": usage}
-        return "application/json", [json.dumps(reply).encode()]
-    chunks = [
-        shared | {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in _deltas(text, sent)
-    ]
-    chunks.append(shared | {"choices": [{"index": 0, "delta": {}, "finish_reason": stop}]})
-    chunks.append(shared | {"choices": [], "usage": usage})
-    events = [b"data: %b\n\n" % json.dumps(chunk).encode() for chunk in chunks] + [b"data: [DONE]\n\n"]
-    return answer.content_type, events if answer.pause else [b"".join(events)]
+    failed = isinstance(said, BaseException)
+    if failed or answer.status >= 400:
+        refused = spoken.refused(answer.status, str(said) or repr(said), said if failed else None)
+        return refused.status, "application/json", [json.dumps(refused.body).encode()]
+    message = _spoken(answer, str((received.body or {}).get("model", "")))
+    if not spoken.streamed(received.path, received.body or {}):
+        return answer.status, "application/json", [json.dumps(spoken.whole(message)).encode()]
+    events = list(spoken.stream(message))
+    kind = answer.content_type or spoken.content_type
+    return answer.status, kind, events if answer.pause else [b"".join(events)]
 
 
-def _parts(said: Said) -> tuple[str, tuple[WantedCall, ...], str]:
+def _spoken(answer: Answer, model: str) -> Spoken:
+    said: Any = answer.step
     if isinstance(said, ModelEnd):
-        stop = Stop.STOP if said.stop is Stop.REFUSAL else said.stop
-        return said.text, said.calls, stop.value
-    assert not isinstance(said, BaseException)
+        return Spoken(text=said.text, calls=said.calls, stop=said.stop, thinking=answer.thinking, model=model)
     text, calls = text_and_calls(said)
-    return text, calls, "tool_calls" if calls else "stop"
-
-
-def _deltas(text: str, calls: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    yield {"role": "assistant", "content": ""}
-    for piece in pieces(text):
-        yield {"content": piece}
-    for each in calls:
-        yield {"tool_calls": [each]}
-
-
-def _sent(index: int, wanted: WantedCall) -> dict[str, Any]:
-    arguments = wanted.raw or json.dumps(wanted.arguments)
-    return {
-        "index": index,
-        "id": wanted.id,
-        "type": "function",
-        "function": {"name": wanted.name, "arguments": arguments},
-    }
+    stop = Stop.TOOL_CALLS if calls else Stop.STOP
+    return Spoken(text=text, calls=calls, stop=stop, thinking=answer.thinking, model=model)
 
 
 async def _serve(script: Script, port: int) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.agent.model import WantedCall
+from retinue.agent.testing_asked import text_of
 from retinue.service.errors import Invalid, ModelError
 from retinue.service.names import did_you_mean
 
@@ -98,8 +99,8 @@ class _Asked:
         last = messages[-1]
         answered = last["role"] == "tool"
         return cls(
-            system=next((str(each["content"]) for each in messages if each["role"] == "system"), ""),
-            message=next((str(each["content"]) for each in reversed(messages) if each["role"] == "user"), ""),
+            system=next((text_of(each["content"]) for each in messages if each["role"] == "system"), ""),
+            message=next((text_of(each["content"]) for each in reversed(messages) if each["role"] == "user"), ""),
             answered=answered,
             answered_tool=names.get(last["tool_call_id"], "") if answered else "",
             result=str(last["content"]) if answered else "",

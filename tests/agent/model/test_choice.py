@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
 
 import pytest
 
-from retinue.agent.model import ModelEnd, ModelMessage, ModelRequest
+from retinue.agent.model import Model, ModelEnd, ModelMessage, ModelRequest
+from retinue.agent.model.catalogue import ALIASES, PROVIDERS
 from retinue.agent.model.choice import Chosen, choose, ollama_url
 from retinue.agent.model.offline import Offline
-from retinue.agent.model.openai import OpenAI
 from retinue.agent.model.scripted import Scripted
 from retinue.agent.testing import Answer, ModelServer
+from retinue.agent.tools import ToolSpec
 from retinue.service.chat import Message
-from retinue.service.errors import Invalid, MeshError, ModelUnavailable, Unsupported
+from retinue.service.errors import Invalid, MeshError, ModelUnavailable
 
 # Nothing listens on port 1, so no Ollama of this machine takes part.
 NO_OLLAMA = {"OLLAMA_HOST": "127.0.0.1:1"}
@@ -32,7 +35,10 @@ async def chosen(environ: dict[str, str], **asked: Any) -> Chosen:
     [
         ({}, {}, "offline/rules"),
         (OPENAI, {}, "openai/gpt-5-mini"),
-        (OPENAI | {"GEMINI_API_KEY": "g"}, {}, "gemini/gemini-flash-latest"),
+        (OPENAI | {"ANTHROPIC_API_KEY": "a"}, {}, "anthropic/claude-sonnet-4-5"),
+        (OPENAI | {"ANTHROPIC_API_KEY": "a", "GEMINI_API_KEY": "g"}, {}, "gemini/gemini-flash-latest"),
+        (OPENAI | {"ANTHROPIC_API_KEY": "", "GEMINI_API_KEY": ""}, {}, "openai/gpt-5-mini"),
+        ({"ANTHROPIC_API_KEY": "a\n", "RETINUE_MODEL": "haiku"}, {}, "anthropic/claude-haiku-4-5"),
         (OPENAI | {"RETINUE_AI_PROVIDER": "openai"}, {}, "openai/gpt-5-mini"),
         (OPENAI | {"RETINUE_AI_PROVIDER": "offline"}, {}, "offline/rules"),
         (OPENAI | {"RETINUE_AI_PROVIDER": "offline", "RETINUE_MODEL": "openai/x"}, {}, "openai/x"),
@@ -66,8 +72,8 @@ async def test_the_nearest_word_decides(environ: dict[str, str], asked: dict[str
         ({"RETINUE_MODEL": "nobody/x"}, Invalid, ["nobody", "openai", "ollama", "offline", "gemini"]),
         ({"RETINUE_MODEL": "gtp"}, Invalid, ["provider/name", "gpt"]),
         ({"RETINUE_MODEL": "offline/gpt"}, Invalid, ["offline/rules"]),
-        ({"ANTHROPIC_API_KEY": "k"}, Unsupported, ["anthropic", "RETINUE_MODEL"]),
-        ({"RETINUE_MODEL": "sonnet", "ANTHROPIC_API_KEY": "k"}, Unsupported, ["anthropic"]),
+        ({"RETINUE_MODEL": "sonnet"}, Invalid, ["ANTHROPIC_API_KEY"]),
+        ({"RETINUE_MODEL": "sonnet", "ANTHROPIC_API_KEY": "k\ney"}, Invalid, ["no header can carry"]),
         ({"RETINUE_AI_API_KEY": "k"}, Invalid, ["RETINUE_AI_PROVIDER"]),
         ({"RETINUE_MODEL": "openai/x", "OPENAI_API_KEY": "k", "OPENAI_BASE_URL": "nonsense"}, Invalid, ["nonsense"]),
         ({"RETINUE_AI_PROVIDER": "ollama"}, ModelUnavailable, ["127.0.0.1:1"]),
@@ -86,14 +92,12 @@ async def test_without_a_key_the_rules_answer_and_say_which_keys_there_are() -> 
     found = await chosen({})
     assert isinstance(found.model, Offline)
     assert "no model key is set" in found.why
-    assert all(key in found.why for key in ("OPENAI_API_KEY", "GEMINI_API_KEY"))
-    assert "ANTHROPIC_API_KEY" not in found.why
+    assert all(key in found.why for key in ("OPENAI_API_KEY", "GEMINI_API_KEY", "ANTHROPIC_API_KEY"))
 
 
-async def test_a_provider_that_is_not_spoken_yet_is_passed_over_aloud_for_one_that_is() -> None:
-    found = await chosen({"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "b"})
-    assert found.model.name.startswith("openai/")
-    assert "ANTHROPIC_API_KEY too, but anthropic is not spoken yet" in found.why
+def test_every_alias_is_a_model_of_a_provider() -> None:
+    assert {name.partition("/")[0] for name in ALIASES.values()} <= set(PROVIDERS)
+    assert {"sonnet", "opus", "haiku", "gpt", "gemini"} <= set(ALIASES)
 
 
 async def test_a_model_that_the_agent_brings_is_taken_as_it_is() -> None:
@@ -101,30 +105,43 @@ async def test_a_model_that_the_agent_brings_is_taken_as_it_is() -> None:
     assert (await chosen(OPENAI, model=model)).model is model
 
 
-async def ask(model: object) -> str:
-    assert isinstance(model, OpenAI)
+async def test_any_async_function_is_a_model() -> None:
+    async def parrot(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> str:
+        return messages[-1].text
+
+    found = await chosen(OPENAI, model=parrot)
+    assert found.model.name == "custom/parrot"
+    assert await ask(found.model) == "hello"
+
+
+async def ask(model: Model) -> str:
     request = ModelRequest(messages=(ModelMessage(message=Message(role="user", text="hello")),))
-    async with model, asyncio.timeout(5):
+    async with AsyncExitStack() as stack, asyncio.timeout(5):
+        if isinstance(model, AbstractAsyncContextManager):
+            await stack.enter_async_context(model)
         *_, last = [event async for event in model.stream(request)]
     assert isinstance(last, ModelEnd)
     return last.text
 
 
 @pytest.mark.parametrize(
-    ("name", "variable", "path"),
+    ("name", "variable", "path", "header", "value"),
     [
-        ("openai", "OPENAI_BASE_URL", "/v1/chat/completions"),
-        ("gemini", "GEMINI_BASE_URL", "/v1/v1beta/openai/chat/completions"),
-        ("ollama", "OLLAMA_HOST", "/v1/v1/chat/completions"),
+        ("openai", "OPENAI_BASE_URL", "/v1/chat/completions", "authorization", "Bearer mine"),
+        ("gemini", "GEMINI_BASE_URL", "/v1beta/models/m:streamGenerateContent?alt=sse", "x-goog-api-key", "mine"),
+        ("anthropic", "ANTHROPIC_BASE_URL", "/v1/messages", "x-api-key", "mine"),
+        ("ollama", "OLLAMA_HOST", "/api/chat", "authorization", None),
     ],
 )
-async def test_each_provider_is_asked_where_its_variable_says(name: str, variable: str, path: str) -> None:
+async def test_each_provider_is_asked_where_its_variable_says(
+    name: str, variable: str, path: str, header: str, value: str | None
+) -> None:
     async with ModelServer(["fine"]) as server:
-        environ = {variable: server.base_url, "RETINUE_AI_API_KEY": "mine", "OPENAI_API_KEY": "other"}
+        base = server.base_url if name == "openai" else server.url
+        environ = {variable: base, "RETINUE_AI_API_KEY": "mine", "OPENAI_API_KEY": "other"}
         assert await ask((await chosen(environ | {"RETINUE_MODEL": f"{name}/m"})).model) == "fine"
         (request,) = server.requests
-    assert (request.path, request.body["model"]) == (path, "m")
-    assert request.headers.get("authorization") == (None if name == "ollama" else "Bearer mine")
+    assert (request.path, request.headers.get(header)) == (path, value)
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from types import MappingProxyType
 from typing import Any
 
 import pytest
 
 from retinue.agent.model import ModelMessage, ModelRequest
-from retinue.agent.model.openai_request import Dialect, encode
+from retinue.agent.model.openai_request import Quirks, openai_body, quirks_of
 from retinue.agent.tools import ToolSpec
 from retinue.service.chat import Blob, Message, Part, ToolCall
 from retinue.service.errors import Invalid
@@ -17,13 +16,12 @@ from retinue.service.errors import Invalid
 TOOL = ToolSpec("task_Task_List", "List tasks.", MappingProxyType({"type": "object", "properties": {}}))
 
 
-def body(*messages: Message, dialect: Dialect | None = None, parts: Any = None, **request: Any) -> Any:
+def body(*messages: Message, quirks: Quirks | None = None, parts: Any = None, **request: Any) -> Any:
     """The sent body; `parts` go with each assistant message."""
     told = tuple(
         ModelMessage(message=each, provider_parts=parts if each.role == "assistant" else None) for each in messages
     )
-    sent = encode("m", ModelRequest(messages=told, **request), name="openai/m", dialect=dialect or Dialect())
-    return json.loads(sent)
+    return openai_body(ModelRequest(messages=told, **request), model="m", name="openai/m", quirks=quirks)
 
 
 CALLS = (ToolCall(id="call-1", name="a", arguments='{"x": 1}'), ToolCall(id="call-2", name="b"))
@@ -68,22 +66,17 @@ def test_the_second_request_of_a_turn_is_exactly_this() -> None:
 
 
 def test_empty_keys_and_what_strict_servers_refuse_are_left_out() -> None:
-    sent = body(Message(role="user", text="hi"), dialect=Dialect(include_usage=False))
+    sent = body(Message(role="user", text="hi"), Message(role="assistant"), quirks=Quirks(include_usage=False))
     assert sent == {"model": "m", "messages": [{"role": "user", "content": "hi"}], "stream": True}
 
 
-def test_a_name_that_the_model_made_up_is_sent_as_a_legal_one() -> None:
-    calls = (ToolCall(id="c", name="no such.tool/" + "x" * 80), ToolCall(id="d", name=""))
-    sent = body(Message(role="assistant", tool_calls=calls))["messages"][0]["tool_calls"]
-    assert [call["function"]["name"] for call in sent] == ["no_such_tool_" + "x" * 51, "unnamed"]
-
-
 def test_short_ids_are_nine_letters_or_digits_and_still_pair() -> None:
-    sent = body(*TURN, dialect=Dialect(short_ids=True))["messages"]
+    sent = body(*TURN, quirks=quirks_of("api.mistral.ai"))["messages"]
     ids = [call["id"] for call in sent[1]["tool_calls"]]
     assert ids == [message["tool_call_id"] for message in sent[2:]]
     assert all(len(each) == 9 and each.isalnum() for each in ids)
     assert len(set(ids)) == 2
+    assert quirks_of("notmistral.ai") == quirks_of("localhost") == Quirks()
 
 
 def test_reasoning_goes_back_within_its_turn_and_not_after_it() -> None:
@@ -100,16 +93,28 @@ def test_reasoning_goes_back_within_its_turn_and_not_after_it() -> None:
     after = body(*TURN, Message(role="user", text="And?"), parts=parts)["messages"][1]
     assert "reasoning_content" not in after
     assert "reasoning_details" in after
+    other = body(*TURN, parts=parts | {"model": "openai/other"})
+    assert other == body(*TURN)
 
 
-def test_images_go_with_the_message_and_other_files_are_refused() -> None:
-    image = Part(image=Blob("image/png", data=b"\x89PNG"))
-    linked = Part(image=Blob("image/png", uri="https://example.com/a.png"))
-    content = body(Message(role="user", text="What is it?", parts=(image, linked)))["messages"][0]["content"]
+IMAGE = Part(image=Blob("image/png", data=b"\x89PNG"))
+LINKED = Part(image=Blob("image/png", uri="https://example.com/a.png"))
+FILE = Part(file=Blob("text/plain", data=b"x"))
+
+
+def test_images_go_with_the_message_and_blank_texts_do_not() -> None:
+    blank = Part(text=" ")
+    content = body(Message(role="user", text="What is it?", parts=(IMAGE, blank, LINKED)))["messages"][0]["content"]
     assert content == [
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw=="}},
         {"type": "image_url", "image_url": {"url": "https://example.com/a.png"}},
     ]
-    with pytest.raises(Invalid):
-        body(Message(role="user", text="Read.", parts=(Part(file=Blob("text/plain", data=b"x")),)))
+
+
+def test_a_file_is_refused_where_it_is_new_and_named_where_it_is_old() -> None:
+    asked = Message(role="user", text="Read.", parts=(FILE,))
+    with pytest.raises(Invalid, match="text and images"):
+        body(asked)
+    old = body(asked, Message(role="assistant", text="No."), Message(role="user", text="Go on."))["messages"][0]
+    assert old["content"][1]["text"].startswith("[text/plain: left out")

@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retinue.agent.model import Model, ModelEnd, ModelMessage, ModelRequest, Stop
+from retinue.agent.model.anthropic import Anthropic
+from retinue.agent.model.exchange import HttpModel
+from retinue.agent.model.gemini import Gemini
+from retinue.agent.model.ollama import Ollama
 from retinue.agent.model.openai import OpenAI
 from retinue.agent.model.scripted import Scripted, Step, call
 from retinue.agent.testing import ModelServer, Rules, echo
 from retinue.agent.tools import ToolSpec
-from retinue.service.chat import Message, ToolCall
+from retinue.service.chat import Blob, Message, Part, ToolCall
 from retinue.service.errors import Invalid, MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
 
 
@@ -140,6 +145,24 @@ async def test_the_first_rule_that_fits_answers(script: Path) -> None:
                     json.dumps({"model": "m", "messages": [{"role": "user", "content": message}]}).encode()
                 ):
                     pass  # fmt: skip
+
+
+@pytest.mark.parametrize("build", [Anthropic, Gemini, Ollama])
+async def test_rules_and_echo_read_every_dialect(build: Callable[..., HttpModel], script: Path) -> None:
+    calls = (ToolCall(id="c1", name="task_Task_List"), ToolCall(id="c2", name="task_Task_Create"))
+    called = Message(role="assistant", text="Wait.", tool_calls=calls)
+    results = [Message(role="tool", tool_call_id=each.id, text=f"result of {each.name}") for each in calls]
+    image = Part(image=Blob("image/png", data=b"x"))
+    async with ModelServer(Rules.read(script)) as server, build("m", base_url=server.url) as model:
+        (routed,) = (await end(model, request(MILK, system="the router"))).calls
+        assert routed.arguments == {"agent": "a", "message": "buy milk"}
+        assert (await end(model, request(MILK, tools=(CREATE,)))).calls[0].arguments == {"title": "buy milk"}
+        done = await end(model, request(MILK, called, *results, tools=(CREATE,)))
+        assert done.text == "Done: result of task_Task_Create"
+        with pytest.raises(ModelError, match="no rule fits"):
+            await end(model, request(Message(role="user", text="what?")))
+    async with ModelServer(echo) as server, build("m", base_url=server.url) as model:
+        assert (await end(model, request(Message(role="user", text="see", parts=(image,))))).text == "see"
 
 
 def test_a_rule_with_an_unknown_key_names_the_nearest() -> None:

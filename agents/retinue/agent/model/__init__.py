@@ -1,7 +1,8 @@
 """The seam to language models: one request, one stream of events that ends with the model's whole message.
 
 A Model speaks one dialect to one server. It never runs a tool, keeps no conversation and knows no agent.
-Dialects are sibling modules: openai, offline (rules, no server), scripted (the test double).
+Dialects are sibling modules: openai, anthropic, gemini, ollama. Beside them stand offline (rules, no server),
+custom (any async function) and scripted (the test double).
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from retinue.agent.tools import ToolSpec
-from retinue.service.chat import Message
+from retinue.service.chat import Message, Part
 from retinue.service.usage import Usage
 
 
@@ -68,6 +69,8 @@ class ModelToolInput:
 class ModelEnd:
     """The last event: the whole message. Only the calls in here are run, and only when `stop` is TOOL_CALLS.
 
+    `refusal` is what the model said in refusing, where its server keeps that apart; `text` ends with it. `parts` are
+    images that it made. `cache_write` is how many tokens of the input were written to the server's cache.
     `provider_parts` is what the server wants back unchanged with this message (signatures, reasoning), or None.
     """
 
@@ -76,6 +79,9 @@ class ModelEnd:
     calls: tuple[WantedCall, ...] = ()
     usage: Usage = Usage()
     provider_parts: Any = None
+    refusal: str = ""
+    parts: tuple[Part, ...] = ()
+    cache_write: int | None = None
 
 
 ModelEvent: TypeAlias = ModelText | ModelThinking | ModelToolInput | ModelEnd
@@ -83,10 +89,14 @@ ModelEvent: TypeAlias = ModelText | ModelThinking | ModelToolInput | ModelEnd
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelMessage:
-    """A message of the request, with what this provider wanted back beside it, if it was this provider's."""
+    """A message of the request, with what this provider wanted back beside it, if it was this provider's.
+
+    `failed` is of a tool's message: its call did not come to a good end.
+    """
 
     message: Message
     provider_parts: Any = None
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ that are not one JSON object are reported as they came, never repaired.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.agent.model import ModelToolInput, WantedCall
-from retinue.service.names import new_id
 from retinue.service.text import sane, sane_json
 
 
@@ -61,14 +61,13 @@ class CallAssembly:
         """The calls in the order in which they began, each with an id that is unique among them."""
         taken: set[str] = set()
         for draft in self._drafts:
-            if not draft.id or draft.id in taken:
-                draft.id = new_id("call_")
+            draft.id = unique_id(draft.id, taken)
             taken.add(draft.id)
         return tuple(wanted_call(draft.id, draft.name, "".join(draft.pieces)) for draft in self._drafts)
 
     def extras(self) -> list[Any]:
         """What the server sent beside each call and wants back with it, in call order; [] when it sent nothing."""
-        found = [sane_json(draft.extra) for draft in self._drafts]
+        found = [storable(draft.extra) for draft in self._drafts]
         return found if any(found) else []
 
     def _find(self, call_id: str, name: str, index: int | None) -> _Draft | None:
@@ -96,6 +95,26 @@ def wanted_call(call_id: str, name: str, raw: str) -> WantedCall:
     if not isinstance(arguments, dict):
         return WantedCall(call_id, sane(name), None, raw, f"the arguments are no JSON object but: {raw[:80]}")
     return WantedCall(call_id, sane(name), sane_json(arguments), raw)
+
+
+def unique_id(call_id: str, taken: Container[str]) -> str:
+    """A call's id as its server gave it; the first free one of ours where that is missing or taken in this message."""
+    if call_id and call_id not in taken:
+        return call_id
+    return next(made for count in itertools.count(1) if (made := f"call_{count}") not in taken)
+
+
+def storable(value: Any) -> Any:
+    """A JSON value as a history can keep it: sane, and integers beyond 64 bits as floats."""
+    match value:
+        case dict():
+            return {sane(key): storable(item) for key, item in value.items()}
+        case list():
+            return [storable(item) for item in value]
+        case int() if not -(2**63) <= value < 2**64:
+            return float(value)
+        case _:
+            return sane_json(value)
 
 
 def _given(value: Any) -> str:

@@ -7,24 +7,37 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import cast
 from urllib.parse import urlsplit
 
 import httpx
 
 from retinue.agent.model import Model
+from retinue.agent.model.anthropic import Anthropic
 from retinue.agent.model.catalogue import ALIASES, PROVIDERS, Provider
+from retinue.agent.model.custom import Custom, CustomModel
+from retinue.agent.model.exchange import HttpModel
+from retinue.agent.model.gemini import Gemini
 from retinue.agent.model.offline import Offline
+from retinue.agent.model.ollama import Ollama
 from retinue.agent.model.openai import OpenAI
 from retinue.agent.model.transport import ModelClient
-from retinue.service.errors import Invalid, ModelUnavailable, Unsupported
+from retinue.service.errors import Invalid, ModelUnavailable
 from retinue.service.names import did_you_mean
 
 logger = logging.getLogger("retinue.model")
 
 # How long a machine's own Ollama may take to say that it is there (seconds).
 PROBE_TIMEOUT = 0.5
+
+_DIALECTS: Mapping[str, Callable[..., HttpModel]] = {
+    "openai": OpenAI,
+    "anthropic": Anthropic,
+    "gemini": Gemini,
+    "ollama": Ollama,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +49,23 @@ class Chosen:
 
 
 async def choose(
-    model: Model | str | None = None,
+    model: Model | CustomModel | str | None = None,
     provider: str | None = None,
     api_key: str | None = None,
     environ: Mapping[str, str] | None = None,
     *,
     client: ModelClient | None = None,
 ) -> Chosen:
-    """The model for an agent; an OpenAI model is not entered yet, and shares `client` when one is given.
+    """The model for an agent; one behind a server is not entered yet, and shares `client` when one is given.
 
-    Invalid: no such provider, or its key is missing. Unsupported: the provider's dialect is not in this version.
-    ModelUnavailable: Ollama was named without a model and does not answer.
+    `model` is a Model, any async function of messages and tools, or a name. Invalid: no such provider, or its key is
+    missing. ModelUnavailable: Ollama was named without a model and does not answer.
     """
     environ = os.environ if environ is None else environ
     if model is not None and not isinstance(model, str):
-        return Chosen(model, f"{model.name} answers: the agent brings it")
-    asked = _Choice(environ, api_key or environ.get("RETINUE_AI_API_KEY", ""), client)
+        brought = cast(Model, model) if hasattr(model, "stream") else Custom(model)
+        return Chosen(brought, f"{brought.name} answers: the agent brings it")
+    asked = _Choice(environ, (api_key or environ.get("RETINUE_AI_API_KEY", "")).strip(), client)
     if model or provider:
         return await asked.named(model or "", provider or "", "the agent names it")
     if name := environ.get("RETINUE_MODEL"):
@@ -86,12 +100,10 @@ class _Choice:
 
     async def smart(self) -> Chosen:
         """The first provider whose key is set, else a running Ollama, else the rules."""
-        with_key = [provider for provider in PROVIDERS.values() if provider.key and self.environ.get(provider.key)]
-        if with_key:
-            # One that this version does not speak is passed over aloud, and only for another that has a key.
-            chosen = next((provider for provider in with_key if provider.path is not None), with_key[0])
-            passed = [f"; {each.key} too, but {each.name} is not spoken yet" for each in with_key if each.path is None]
-            return await self.named("", chosen.name, f"{chosen.key} is set{''.join(passed)}")
+        keyed = [provider for provider in PROVIDERS.values() if provider.key]
+        for provider in keyed:
+            if self.environ.get(provider.key):
+                return await self.named("", provider.name, f"{provider.key} is set")
         if self.key:
             raise Invalid(
                 "a model key is set but no provider: set RETINUE_AI_PROVIDER or RETINUE_MODEL", field="provider"
@@ -100,7 +112,7 @@ class _Choice:
             return await self.named("", "ollama", "no model key is set, and Ollama runs here")
         except ModelUnavailable as error:
             logger.debug("%s", error)
-        keys = ", ".join(provider.key for provider in PROVIDERS.values() if provider.key and provider.path is not None)
+        keys = ", ".join(provider.key for provider in keyed)
         return Chosen(Offline(), f"offline/rules answers: no model key is set (set {keys}, or start Ollama)")
 
     def _build(self, provider: Provider, model: str) -> Model:
@@ -108,24 +120,18 @@ class _Choice:
             if model != provider.model:
                 raise Invalid(f"no model offline/{model}: there is offline/{provider.model}", field="model")
             return Offline()
-        if provider.path is None:
-            others = ", ".join(each.name for each in PROVIDERS.values() if each.path is not None)
-            raise Unsupported(
-                f"{provider.name}/{model}: this version does not speak {provider.name}'s API yet; set RETINUE_MODEL to "
-                f"provider/name of {others}, or OPENAI_BASE_URL to a compatible server"
-            )
-        key = (self.key or self.environ.get(provider.key, "")) if provider.key else ""
+        key = (self.key or self.environ.get(provider.key, "").strip()) if provider.key else ""
         # A server of one's own may need no key, and says so itself when it does.
         if provider.key and not key and not self.environ.get(provider.address):
             raise Invalid(
                 f"{provider.name}/{model} needs a key: set {provider.key} or RETINUE_AI_API_KEY", field="api_key"
             )
-        return OpenAI(model, api_key=key, base_url=self._base_url(provider), provider=provider.name, client=self.client)
+        build = _DIALECTS[provider.dialect]
+        return build(model, api_key=key, base_url=self._base_url(provider), provider=provider.name, client=self.client)
 
     def _base_url(self, provider: Provider) -> str:
         base = self.environ.get(provider.address) or provider.url
-        base = ollama_url(base) if provider.name == "ollama" else base.rstrip("/")
-        return base + (provider.path or "")
+        return (ollama_url(base) if provider.name == "ollama" else base.rstrip("/")) + provider.path
 
     async def _first_of_ollama(self, provider: Provider) -> str:
         """A model that Ollama has, the catalogue's where it is there; Ollama lists the newest first."""

@@ -32,6 +32,7 @@ _KINDS: dict[str, tuple[type[ModelError], str]] = {
     "unreachable": (ModelUnavailable, "the server cannot be reached"),
     "truncated": (ModelUnavailable, "the answer broke off"),
     "tool_use_failed": (ModelUnavailable, "the model wrote a tool call that its own server could not read"),
+    "malformed_tool_call": (ModelUnavailable, "the model wrote a tool call that nobody can read"),
     "content_filter": (ModelError, "the server's filter refuses the request"),
     "not_found": (ModelError, "no such model, or no such address"),
     "invalid_request": (ModelError, "the server refuses the request"),
@@ -57,6 +58,24 @@ _CODES = {
     "model_not_found": "not_found",
     "server_error": "server_error",
 }
+# Words that say less than a status does, for errors inside a stream, which have none.
+_TYPES = {
+    "invalid_request_error": "invalid_request",
+    "authentication_error": "auth",
+    "permission_error": "auth",
+    "billing_error": "quota",
+    "not_found_error": "not_found",
+    "request_too_large": "invalid_request",
+    "rate_limit_error": "rate_limited",
+    "timeout_error": "timeout",
+    "INVALID_ARGUMENT": "invalid_request",
+    "RESOURCE_EXHAUSTED": "rate_limited",
+    "UNAVAILABLE": "overloaded",
+    "DEADLINE_EXCEEDED": "timeout",
+    "UNAUTHENTICATED": "auth",
+    "PERMISSION_DENIED": "auth",
+    "NOT_FOUND": "not_found",
+}
 _STATUSES = {
     401: "auth",
     402: "quota",
@@ -72,10 +91,14 @@ _STATUSES = {
 # No code is common to servers for this; the list follows pi-mono's overflow table.
 _OVERFLOW = re.compile(
     r"prompt is too long|exceeds the context window|maximum context length is|exceeds the available context size"
-    r"|input token count.*exceeds the maximum|greater than the context length|reduce the length of the messages",
+    r"|exceed context limit|input token count.*exceeds the maximum|greater than the context length"
+    r"|reduce the length of the messages",
     re.IGNORECASE | re.DOTALL,
 )
-_SECONDS = re.compile(r"([\d.]+)(ms|s)")
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+# Gemini, where it sends no RetryInfo.
+_RETRY_IN = re.compile(r"Please retry in (\d+(?:\.\d+)?)(ms|s)")
+_MINUTE = 60.0
 TEXT_BYTES = 500
 
 
@@ -89,31 +112,37 @@ class Failures:
     def of_kind(self, kind: str, text: str = "", *, retry_after: float | None = None, **facts: str) -> ModelError:
         """The error of that kind, saying `text` after what the kind means."""
         cls, meaning = _KINDS[kind]
-        text = cut(sane(text.replace(self.secret, "***") if self.secret else text), TEXT_BYTES)
-        facts = {key: value for key, value in facts.items() if value}
+        text = cut(self._masked(sane(text)), TEXT_BYTES)
+        facts = {key: self._masked(sane(value)) for key, value in facts.items() if value}
         message = f"{self.model}: {meaning}: {text}" if text else f"{self.model}: {meaning}"
         return cls(message, retry_after=retry_after, kind=kind, **facts)
 
-    def of_answer(self, answer: httpx.Response, body: bytes, *, now: float | None = None) -> ModelError:
-        """What an answer with an error status, or an error as its whole body, means. `now` is in Unix seconds."""
-        said = _Said.read(_json_or_none(body), answer.status_code)
+    def _masked(self, text: str) -> str:
+        return text.replace(self.secret, "***") if self.secret else text
+
+    def of_answer(
+        self, status: int, headers: Mapping[str, str], body: bytes, *, now: float | None = None
+    ) -> ModelError:
+        """What an answer with an error status means. `now` is in Unix seconds; header names are in lower case."""
+        said = _Said.read(_json_or_none(body), status)
         if not said.text and b"<html" not in body[:500].lower():
             said.text = body[:TEXT_BYTES].decode("utf-8", "replace").strip()
-        wait = retry_after(answer.headers, time.time() if now is None else now)
+        wait = retry_after(headers, time.time() if now is None else now)
         return self.of_kind(
             said.kind(),
-            f"{said.text} (HTTP {answer.status_code})".strip(),
+            f"{said.text} (HTTP {status})".strip(),
             retry_after=said.retry_after if wait is None else wait,
-            http_status=str(answer.status_code),
+            http_status=str(status),
             code=said.code,
-            should_retry=answer.headers.get("x-should-retry", ""),
-            server_request_id=answer.headers.get("x-request-id", ""),
+            should_retry=headers.get("x-should-retry", ""),
+            server_request_id=headers.get("x-request-id") or headers.get("request-id") or said.request_id,
         )
 
     def of_object(self, value: Any, **facts: str) -> ModelError:
         """What an error object inside a stream or a successful answer means."""
         said = _Said.read(value, None)
-        return self.of_kind(said.kind(), said.text, retry_after=said.retry_after, code=said.code, **facts)
+        facts |= {"code": said.code, "server_request_id": said.request_id}
+        return self.of_kind(said.kind(), said.text, retry_after=said.retry_after, **facts)
 
     def of_transport(self, error: httpx.TransportError, *, begun: bool) -> ModelError:
         """What a broken connection means; `begun`: the answer had started."""
@@ -133,6 +162,7 @@ class _Said:
     words: tuple[str, ...] = ()
     status: int | None = None
     retry_after: float | None = None
+    request_id: str = ""
 
     @classmethod
     def read(cls, value: Any, status: int | None) -> _Said:
@@ -146,13 +176,20 @@ class _Said:
         if not isinstance(inner, dict):
             inner = value  # Mistral, old vLLM: flat
         said = cls(text=_text(inner.get("message") or inner.get("detail") or value.get("message")))
+        said.request_id = _text(value.get("request_id"))
         words = [inner.get("code"), inner.get("type"), inner.get("status")]
         said.status = status or next((number for word in words if (number := _http_status(word))), None)
-        for detail in inner.get("details") or ():  # google.rpc
-            if isinstance(detail, dict):
-                said.retry_after = _seconds(detail.get("retryDelay")) or said.retry_after
-                words += [detail.get("reason"), *(_quota(v) for v in detail.get("violations") or ())]
+        details = _objects(inner.get("details"))  # google.rpc
+        quotas = [str(each.get("quotaId")) for detail in details for each in _objects(detail.get("violations"))]
+        words += [detail.get("reason") for detail in details]
+        # Gemini names a limit that lasts until tomorrow only in its quota's id.
+        words += ["insufficient_quota" for quota in quotas if "PerDay" in quota or "Daily" in quota]
         said.words = tuple(str(word) for word in words if word)
+        said.retry_after = next((wait for detail in details if (wait := _seconds(detail.get("retryDelay")))), None)
+        if said.retry_after is None and (told := _RETRY_IN.search(said.text)):
+            said.retry_after = _seconds("".join(told.groups()))
+        if said.retry_after is None and any("PerMinute" in quota for quota in quotas):
+            said.retry_after = _MINUTE
         return said
 
     @property
@@ -171,7 +208,7 @@ class _Said:
         if _OVERFLOW.search(self.text):
             return "context_overflow"
         if self.status is None:
-            return "server_error"
+            return next((_TYPES[word] for word in self.words if word in _TYPES), "server_error")
         return _STATUSES.get(self.status) or ("server_error" if self.status >= 500 else "invalid_request")
 
 
@@ -198,12 +235,16 @@ def _until(date: str, now: float) -> float:
 def _json_or_none(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else json.dumps(value)
+
+
+def _objects(value: Any) -> list[dict[str, Any]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _http_status(word: Any) -> int | None:
@@ -214,9 +255,3 @@ def _http_status(word: Any) -> int | None:
 def _seconds(value: Any) -> float | None:
     found = _SECONDS.fullmatch(value) if isinstance(value, str) else None
     return float(found[1]) / (1000 if found[2] == "ms" else 1) if found else None
-
-
-def _quota(violation: Any) -> str:
-    """Gemini names a limit that lasts until tomorrow only in its quota's id."""
-    name = str(violation.get("quotaId", "")) if isinstance(violation, dict) else ""
-    return "insufficient_quota" if "PerDay" in name or "Daily" in name else ""

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, Stop
-from retinue.agent.model.assemble import CallAssembly
+from retinue.agent.model.assemble import CallAssembly, storable
 from retinue.agent.model.failures import Failures
-from retinue.service.text import Joiner, sane, sane_json
+from retinue.agent.model.images import image_at
+from retinue.agent.model.shown import Shown
+from retinue.service.chat import Part
+from retinue.service.text import sane
 from retinue.service.usage import Usage
 
 logger = logging.getLogger("retinue.model")
@@ -31,36 +34,36 @@ _FAILED = {"error": "server_error", "insufficient_system_resource": "overloaded"
 
 
 class Completion:
-    """One message as it arrives: `feed` each chunk or the one whole reply, then `end`. Both raise ModelError."""
+    """One message as it arrives: a Reply. In a whole one, no finish reason means that nothing was cut."""
+
+    # What says so is [DONE], which is framing.
+    done = False
 
     def __init__(self, name: str, failures: Failures) -> None:
         self._name = name
         self._failures = failures
         self._calls = CallAssembly()
-        self._text = _Shown(ModelText)
-        self._refusal = _Shown(ModelText)
-        self._thinking = _Shown(ModelThinking)
-        self._reasoning_content = ""
+        self._text = Shown(ModelText)
+        self._refusal = Shown(ModelText)
+        self._thinking = Shown(ModelThinking)
+        self._reasoning_content: list[str] = []
         self._reasoning_details: list[Any] = []
-        self._usage = Usage()
+        self._images: list[Part] = []
         self._finish = ""
+        self.usage = Usage()
 
-    def feed(self, chunk: Any) -> Iterator[ModelEvent]:
-        """The events of one chunk of a stream."""
-        for choice in self._choices(chunk):
-            yield from self._delta(choice.get("delta") or {})
-            self._finish = choice.get("finish_reason") or self._finish
-
-    def feed_whole(self, reply: Any) -> Iterator[ModelEvent]:
-        """The events of a reply that was not streamed; in it, no finish reason means that nothing was cut."""
-        choices = list(self._choices(reply))
-        if not choices:
+    def feed(self, value: Any, *, whole: bool = False) -> Iterator[ModelEvent]:
+        choices = list(self._choices(value))
+        if whole and not choices:
             raise self._failures.of_kind("server_error", "the reply has no choices; is this a chat completions API?")
-        self._finish = choices[0].get("finish_reason") or "stop"
-        yield from self._delta(choices[0].get("message") or {}, whole=True)
+        for choice in choices:
+            if choice.get("error"):
+                raise self._failures.of_object(choice)
+            whole = "message" in choice and "delta" not in choice
+            yield from self._delta(choice.get("message" if whole else "delta") or {}, whole=whole)
+            self._finish = choice.get("finish_reason") or self._finish or ("stop" if whole else "")
 
     def end(self) -> Iterator[ModelEvent]:
-        """The rest of the text and the end of the message."""
         if not self._finish:
             raise self._failures.of_kind("truncated", "the stream ended without a finish reason")
         if kind := _FAILED.get(self._finish):
@@ -73,8 +76,10 @@ class Completion:
             stop=stop,
             text=self._text.whole + self._refusal.whole,
             calls=calls if stop is Stop.TOOL_CALLS else (),
-            usage=self._usage,
+            usage=self.usage,
             provider_parts=self._provider_parts(stop),
+            refusal=self._refusal.whole,
+            parts=tuple(self._images),
         )
 
     def _choices(self, chunk: Any) -> Iterator[Mapping[str, Any]]:
@@ -84,13 +89,13 @@ class Completion:
         choices = [choice for choice in chunk.get("choices") or () if isinstance(choice, dict)]
         groq = chunk.get("x_groq") or {}
         reported = [chunk.get("usage"), groq.get("usage"), *(choice.get("usage") for choice in choices)]
-        self._usage = next((_usage(each) for each in reported if each), self._usage)
+        self.usage = next((_usage(each) for each in reported if each), self.usage)
         if chunk.get("error") or chunk.get("object") == "error":
-            raise self._failures.of_object(chunk, **_spent(self._usage))
+            raise self._failures.of_object(chunk)
         yield from (choice for choice in choices if not choice.get("index"))
 
     def _delta(self, delta: Mapping[str, Any], *, whole: bool = False) -> Iterator[ModelEvent]:
-        self._reasoning_content += delta.get("reasoning_content") or ""
+        self._reasoning_content += [piece] if isinstance(piece := delta.get("reasoning_content"), str) else []
         self._reasoning_details += delta.get("reasoning_details") or ()
         # Servers name the same reasoning by either word, and some by both.
         yield from self._thinking.feed(delta.get("reasoning_content") or delta.get("reasoning") or "")
@@ -101,6 +106,8 @@ class Completion:
             else:
                 yield from self._text.feed(item.get("text") or "")
         yield from self._refusal.feed(delta.get("refusal") or "")
+        for image in delta.get("images") or ():
+            self._images += image_at((image.get("image_url") or {}).get("url"))
         for fragment in delta.get("tool_calls") or ():
             yield self._calls.add(fragment, whole=whole)
 
@@ -119,35 +126,11 @@ class Completion:
         """`message` goes back with the message, `calls` with its calls in order, `turn` while the turn goes on."""
         parts = {
             "calls": self._calls.extras() if stop is Stop.TOOL_CALLS else [],
-            "message": {"reasoning_details": sane_json(self._reasoning_details)} if self._reasoning_details else {},
-            "turn": {"reasoning_content": sane(self._reasoning_content)} if self._reasoning_content else {},
+            "message": {"reasoning_details": storable(self._reasoning_details)} if self._reasoning_details else {},
+            "turn": {"reasoning_content": sane("".join(self._reasoning_content))},
         }
-        kept = {key: value for key, value in parts.items() if value}
+        kept = {key: value for key, value in parts.items() if value and value != {"reasoning_content": ""}}
         return {"model": self._name, **kept} if kept else None
-
-
-class _Shown:
-    """A text that is handed on in pieces, each of them sane, and kept whole."""
-
-    def __init__(self, event: type[ModelText] | type[ModelThinking]) -> None:
-        self._event = event
-        self._joiner = Joiner()
-        self._pieces: list[str] = []
-
-    @property
-    def whole(self) -> str:
-        return "".join(self._pieces)
-
-    def feed(self, piece: str) -> Iterator[ModelEvent]:
-        return self._show(self._joiner.feed(piece))
-
-    def close(self) -> Iterator[ModelEvent]:
-        return self._show(self._joiner.close())
-
-    def _show(self, text: str) -> Iterator[ModelEvent]:
-        if text:
-            self._pieces.append(text)
-            yield self._event(text)
 
 
 def _usage(reported: Mapping[str, Any]) -> Usage:
@@ -166,9 +149,3 @@ def _usage(reported: Mapping[str, Any]) -> Usage:
     if cached is None:
         cached = count(reported.get("prompt_cache_hit_tokens"))
     return Usage(input=given, output=made, cached=cached, reasoning=reasoning)
-
-
-def _spent(usage: Usage) -> dict[str, str]:
-    """What a failed call cost, as facts of its error."""
-    counts = {"input_tokens": usage.input, "output_tokens": usage.output}
-    return {key: str(count) for key, count in counts.items() if count is not None}

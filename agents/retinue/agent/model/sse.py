@@ -40,6 +40,7 @@ class SseReader:
         self._rest = b""
         self._name = ""
         self._data: list[str] = []
+        self._bare: list[str] = []
         self._pending = 0
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
@@ -47,8 +48,9 @@ class SseReader:
         self._read += len(chunk)
         if self._read > self._stream_bytes:
             raise TooLarge(f"a stream of more than {self._stream_bytes} bytes")
-        text, start = self._rest + chunk, 0
-        for end in _LINE_END.finditer(text):
+        # What waited holds no line end, but maybe a CR as its last byte.
+        text, start, seen = self._rest + chunk, 0, max(len(self._rest) - 1, 0)
+        for end in _LINE_END.finditer(text, seen):
             if event := self._line(text[start : end.start()]):
                 yield event
             start = end.end()
@@ -71,9 +73,14 @@ class SseReader:
     def _line(self, raw: bytes) -> ServerEvent | None:
         if not raw:
             return self._dispatch()
-        field, _, value = raw.decode("utf-8", "replace").partition(":")
+        line = raw.decode("utf-8", "replace").removeprefix("\ufeff")
+        if self._bare or line[0] in "{[":
+            # A server that fails in the middle may say so in bare JSON, over one line or many.
+            self._bare.append(line)
+            self._pending += len(raw)
+            return None
+        field, _, value = line.partition(":")
         value = value.removeprefix(" ")
-        field = field.removeprefix("\ufeff")
         # Some proxies put a keep-alive comment inside the data field: no JSON begins with a colon.
         if field == "data" and not value.startswith(":"):
             self._data.append(value)
@@ -83,14 +90,15 @@ class SseReader:
         return None
 
     def _dispatch(self) -> ServerEvent | None:
-        event = ServerEvent(self._name, "\n".join(self._data))
-        self._name, self._data, self._pending = "", [], 0
+        bare = "\n".join(self._bare)
+        event = ServerEvent(self._name, "\n".join(self._data) or (bare if _is_json(bare) else ""))
+        self._name, self._data, self._bare, self._pending = "", [], [], 0
         return event if event.data else None
 
 
 def _is_json(text: str) -> bool:
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
