@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
+from kit.dialects import check_all
 from kit.driver import Effect
-from retinue.agent.history import Entry, decode, valid
+from retinue.agent.history import Entry, decode, to_model, valid
 from retinue.agent.keys import history_key
 from retinue.service.chat import ToolCall, ToolStatus
 from retinue.service.store import Store
@@ -27,7 +28,11 @@ async def check_session(store: Store, agent: str, session: str) -> list[Entry]:
     """Asserts that the session is sound, and returns its entries."""
     entries = await entries_of(store, agent, session)
     check_log(entries)
-    check_pairs(valid(entries))
+    conversation = valid(entries)
+    check_pairs(conversation)
+    # With what a model wanted back, as its own server is sent it, and without, as any other server is.
+    for model in {entry.model for entry in entries} | {"any/other"}:
+        check_all(to_model(conversation, model=model))
     return entries
 
 

@@ -21,6 +21,7 @@ from retinue.agent.keys import lease_key
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
+from retinue.agent.model.custom import CustomModel
 from retinue.agent.peers import Peers
 from retinue.agent.pending import answers_to, give_answer
 from retinue.agent.places import Places
@@ -55,9 +56,9 @@ class Agent:
     """A service with a model inside.
 
     `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`; `can_invoke`
-    the agents it may call (None: every registered one). `model` is a Model or "provider/name"; without one the
-    environment decides. `history_limit` counts the turns that are sent to the model, not those that are kept.
-    Raises Invalid for a name that no agent may bear and for tools whose names clash.
+    the agents it may call (None: every registered one). `model` is a Model, "provider/name" or an async function;
+    without one the environment decides. `history_limit` counts the turns that are sent to the model, not those that
+    are kept. Raises Invalid for a name that no agent may bear and for tools whose names clash.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class Agent:
         services: Sequence[str] = (),
         tools: Sequence[Tool] = (),
         can_invoke: Sequence[str] | None = None,
-        model: Model | str | None = None,
+        model: Model | CustomModel | str | None = None,
         provider: str | None = None,
         api_key: str | None = None,
         history_limit: int = 50,

@@ -17,6 +17,7 @@ from retinue.agent.session import Conversation
 from retinue.service.chat import Reply, RunState
 from retinue.service.envelope import HOP_MARGIN_S
 from retinue.service.errors import DeadlinePassed, InternalError, MeshError, SessionBusy
+from retinue.service.usage import Usage
 
 log = logging.getLogger("retinue.agent")
 
@@ -78,7 +79,8 @@ class Execution:
             await (ending.drop() if course.begun else ending.abandon(RunState.FAILED, error.reason))
             raise
         except MeshError as error:
-            error.usage = course.usage
+            # A model call that failed may have cost something too.
+            error.usage = course.usage = course.usage + (error.usage or Usage())
             await ending.abandon(RunState.FAILED, error.reason, error=error)
             raise
         except Exception:

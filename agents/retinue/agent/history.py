@@ -151,11 +151,13 @@ def last_groups(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
 
 def to_model(entries: Iterable[Entry], *, model: str) -> tuple[ModelMessage, ...]:
     """The conversation as `model` is sent it: what another model wanted back is dropped, and so are empty answers."""
-    return tuple(
-        ModelMessage(message=entry.message, provider_parts=entry.provider_parts if entry.model == model else None)
-        for entry in entries
-        if entry.message.role != "assistant" or entry.message.text or entry.message.tool_calls
-    )
+    messages = []
+    for entry in entries:
+        message, parts = entry.message, entry.provider_parts if entry.model == model else None
+        if message.role != "assistant" or message.text or message.tool_calls or parts is not None:
+            failed = entry.call is not None and entry.call.status is not ToolStatus.OK
+            messages.append(ModelMessage(message=message, provider_parts=parts, failed=failed))
+    return tuple(messages)
 
 
 def _decode_call(fields: dict[str, Any]) -> ToolCall:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.book import RunBook
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
+from retinue.agent.model.custom import CustomModel
 from retinue.agent.session import clear_history, read_history
 from retinue.router.classify import classify
 from retinue.router.combine import combined, side_by_side
@@ -82,7 +83,7 @@ class Router:
         self,
         name: str = "router",
         *,
-        model: str | Model | None = None,
+        model: Model | CustomModel | str | None = None,
         provider: str | None = None,
         api_key: str | None = None,
         description: str = DESCRIPTION,

@@ -37,5 +37,4 @@ async def _models(as_json: bool) -> None:
 
 
 def _needs(provider: Provider) -> str:
-    needs = provider.key or (f"a server at {provider.url}" if provider.url else "nothing")
-    return needs if provider.path is not None else f"{needs} (not spoken by this version yet)"
+    return provider.key or (f"a server at {provider.url}" if provider.url else "nothing")
