@@ -137,7 +137,7 @@ def test_a_part_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -
         load(OFFICE).find("task-mgrr")
 
 
-def test_approvals_are_refused_while_nothing_would_wait_for_them(tmp_path: Path) -> None:
+def test_approvals_are_the_names_of_tools(tmp_path: Path) -> None:
     (tmp_path / "mesh.toml").write_text('[agents.a]\nprompt = "x"\napprovals = ["db_Db_Drop"]\n')
-    with pytest.raises(Unsupported, match="approvals"):
-        load(tmp_path)
+    (agent,) = load(tmp_path).agents
+    assert agent.approvals == ("db_Db_Drop",)

@@ -7,9 +7,13 @@ import asyncio
 import pytest
 from kit.stubs import served
 
+from retinue.agent import Agent, Hooks, tool
+from retinue.agent.hooks import asking_for
+from retinue.agent.model.scripted import Scripted, call
 from retinue.router.cli.prompt import Talk
+from retinue.router.router import Router
 from retinue.service.chat import Call
-from retinue.service.testing import Stub
+from retinue.service.testing import LocalMesh, Stub
 
 
 async def test_an_interrupt_ends_the_turn_at_the_agent_and_not_the_conversation(
@@ -37,3 +41,33 @@ async def test_an_interrupt_ends_the_turn_at_the_agent_and_not_the_conversation(
         await ended.wait()
         await talk.say("and now?")
     assert capsys.readouterr() == ("here\n", "cancelled\n")
+
+
+async def test_a_call_that_waits_for_approval_is_made_on_yes_and_not_on_no(capsys: pytest.CaptureFixture[str]) -> None:
+    bought = 0
+
+    @tool
+    async def buy(what: str) -> str:
+        """Buys something."""
+        nonlocal bought
+        bought += 1
+        return f"bought {what}"
+
+    model = Scripted(call("buy", what="a car"), "there it is", call("buy", what="a bike"), "then not")
+    clerk = Agent("clerk", model=model, tools=[buy], hooks=Hooks(before_tool_call=asking_for(["buy"])))
+    async with asyncio.timeout(20), LocalMesh() as mesh, mesh.serve(clerk, Router(model=Scripted())):
+        talk = Talk(mesh.client, "router")
+        await talk.obey("/yes")
+        await talk.say("buy a car")
+        await talk.obey("/yes")
+        assert bought == 1
+        await talk.say("and a bike")
+        await talk.obey("/no")
+    assert bought == 1
+    said, told = capsys.readouterr()
+    assert said.splitlines()[1::2] == ["there it is", "then not"]
+    assert told.splitlines() == [
+        "nothing waits for an answer",
+        'clerk waits for approval of buy {"what":"a car"}: /yes or /no',
+        'clerk waits for approval of buy {"what":"a bike"}: /yes or /no',
+    ]

@@ -6,7 +6,7 @@ the run. Hooks see what is about to be sent or stored; they cannot change what i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -59,3 +59,12 @@ class Hooks:
     before_tool_call: Callable[[Invocation], Awaitable[Block | Change | Ask | None]] | None = None
     after_tool_call: Callable[[Invocation, ToolResult], Awaitable[ToolResult | None]] | None = None
     on_event: Callable[[Event], None] | None = None
+
+
+def asking_for(tools: Collection[str]) -> Callable[[Invocation], Awaitable[Ask | None]]:
+    """A `before_tool_call` that has each call of these tools, by their exact names, approved."""
+
+    async def check(invocation: Invocation) -> Ask | None:
+        return Ask(f"{invocation.agent} wants to call {invocation.name}") if invocation.name in tools else None
+
+    return check

@@ -50,13 +50,14 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """An agent as the file describes it. `can_invoke` None: every registered agent."""
+    """An agent as the file describes it. `can_invoke` None: every registered agent; `approvals`: names of tools."""
 
     name: str
     prompt: str = ""
     services: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
     can_invoke: tuple[str, ...] | None = None
+    approvals: tuple[str, ...] = ()
     model: str = ""
     description: str = ""
     history_limit: int = 50
@@ -160,8 +161,6 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
     for tool in tools:
         if tool not in servers:
             raise table.wrong("tools", f"no MCP server is named {tool!r}{did_you_mean(tool, servers)}")
-    if table.names("approvals"):
-        raise table.wrong("approvals", "calls cannot be held for approval yet; leave the key out", kind=Unsupported)
     if tools:
         raise table.wrong("tools", "MCP servers cannot be used as tools yet; leave the key out", kind=Unsupported)
     listen = table.text("listen")
@@ -178,6 +177,7 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
         history_limit=table.count("history_limit", 50),
         listen=listen,
         limits=_limits(table),
+        approvals=table.names("approvals") or (),
     )
 
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retinue.router.cli.agent import print_plan, read_parts
 from retinue.router.cli.lines import read_lines
 from retinue.router.cli.printing import as_json, note, on_terminal, one_line, out, out_json, out_table
-from retinue.service.chat import Call, Reply
+from retinue.service.chat import Answer, Call, Completed, Event, Reply, RunState, reply_of
 from retinue.service.client import Client
 from retinue.service.client.peer import Peer
 from retinue.service.envelope import Envelope
@@ -25,7 +25,7 @@ from retinue.service.wire import to_response
 if TYPE_CHECKING:
     from prompt_toolkit.history import History
 
-COMMANDS = ("/clear", "/plan", "/agents", "/quit")
+COMMANDS = ("/yes", "/no", "/clear", "/plan", "/agents", "/quit")
 
 
 def new_session(session: str | None) -> str:
@@ -49,6 +49,8 @@ class Talk:
         self._as_json = as_json
         self._timeout = timeout
         self._answered: tuple[str, ...] = ()
+        self._waiting: Reply | None = None
+        self._seen = 0
         self._turn: asyncio.Task[Reply] | None = None
 
     def interrupt(self) -> bool:
@@ -57,7 +59,10 @@ class Talk:
 
     async def say(self, message: str) -> None:
         """One turn, printed. Raises its MeshError; Cancelled turns are told on standard error."""
-        self._turn = turn = asyncio.create_task(self._run(message))
+        await self._follow(self._run(message))
+
+    async def _follow(self, running: Coroutine[Any, Any, Reply]) -> None:
+        self._turn = turn = asyncio.create_task(running)
         try:
             await asyncio.wait([turn])
         finally:
@@ -68,12 +73,17 @@ class Talk:
             return
         reply = turn.result()
         self._answered = tuple(reply.agent.split(", "))
+        self._waiting = reply if reply.state is RunState.WAITING else None
+        for pending in reply.pending:
+            note(f"{reply.agent} waits for {pending.kind} of {pending.name} {pending.arguments}: /yes or /no")
 
     async def obey(self, command: str) -> bool:
         """Runs a command of the prompt; True when it ends the conversation."""
         match command:
             case "/quit":
                 return True
+            case "/yes" | "/no":
+                await self._answer(approved=command == "/yes")
             case "/clear":
                 note(f"{await self._peer.clear(self._session)} messages forgotten")
             case "/plan":
@@ -95,9 +105,37 @@ class Talk:
         if on_terminal() and not self._as_json:
             from retinue.router.cli.turn import show
 
-            async with aclosing(self._peer.stream(message, call)) as events:
+            async with aclosing(self._counted(self._peer.stream(message, call))) as events:
                 return await show(events)
-        reply = await self._peer.ask(message, call)
+        return self._printed(await self._peer.ask(message, call))
+
+    async def _answer(self, *, approved: bool) -> None:
+        """Answers all that the last turn waits for, and shows how it goes on."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is None:
+            note("nothing waits for an answer")
+            return
+        for pending in waiting.pending:
+            await self._peer.resolve(waiting.run_id, pending.id, Answer(approved=approved))
+        await self._follow(self._go_on(waiting.run_id))
+
+    async def _go_on(self, run_id: str) -> Reply:
+        if on_terminal() and not self._as_json:
+            from retinue.router.cli.turn import show
+
+            async with aclosing(self._counted(self._peer.watch(run_id, after=self._seen))) as events:
+                return await show(events)
+        async with aclosing(self._peer.watch(run_id)) as events:
+            return self._printed(await reply_of(events))
+
+    async def _counted(self, events: AsyncGenerator[Event, None]) -> AsyncGenerator[Event, None]:
+        async with aclosing(events):
+            async for event in events:
+                # The end of a turn that waits has the number of what comes next.
+                self._seen = event.seq - isinstance(event.body, Completed)
+                yield event
+
+    def _printed(self, reply: Reply) -> Reply:
         if self._as_json:
             out_json(as_json(to_response(reply)), lines=True)
         else:
