@@ -276,7 +276,7 @@ def test_chat_reads_lines_where_there_is_no_terminal(office: Path) -> None:
     assert err[0].startswith("session: chat-")
     assert err[1:] == [
         "task-mgr has no plan in this session",
-        "/nope: no such command; there are /clear /plan /agents /quit",
+        "/nope: no such command; there are /yes /no /clear /plan /agents /quit",
         "14 messages forgotten",
     ]
 
