@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.agent.history import (
+from retinue.agent.session.history import (
     INTERRUPTED,
     Entry,
     decode,

@@ -11,7 +11,7 @@ from retinue.agent import Agent
 from retinue.agent.keys import lease_key
 from retinue.agent.model import ModelRequest
 from retinue.agent.model.scripted import Scripted
-from retinue.agent.places import MOST_WAITING
+from retinue.agent.session.places import MOST_WAITING
 from retinue.service.chat import Call
 from retinue.service.errors import SessionBusy
 from retinue.service.store import Store

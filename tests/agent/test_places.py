@@ -11,7 +11,7 @@ from retinue.agent import Agent, tool
 from retinue.agent.keys import lease_key
 from retinue.agent.model import ModelRequest
 from retinue.agent.model.scripted import Scripted, call
-from retinue.agent.places import Places
+from retinue.agent.session.places import Places
 from retinue.service.chat import Call
 from retinue.service.errors import SessionBusy
 from retinue.service.store import Lease, Store

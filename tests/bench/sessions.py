@@ -12,9 +12,9 @@ from contextlib import AsyncExitStack
 import grpc
 from bench.stage import child, redis
 
-from retinue.agent.history import assistant_entry, encode, user_entry
 from retinue.agent.keys import history_key
 from retinue.agent.model import ModelEnd, Stop
+from retinue.agent.session.history import assistant_entry, encode, user_entry
 from retinue.service.chat import Call
 from retinue.service.store import open_store
 from retinue.v1 import agent_pb2, agent_pb2_grpc

@@ -11,8 +11,8 @@ from itertools import groupby
 
 from kit.dialects import check_all
 from kit.driver import Effect
-from retinue.agent.history import Entry, decode, to_model, valid
 from retinue.agent.keys import history_key
+from retinue.agent.session.history import Entry, decode, to_model, valid
 from retinue.service.chat import ToolCall, ToolStatus
 from retinue.service.store import Store
 

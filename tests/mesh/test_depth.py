@@ -16,10 +16,10 @@ import pytest
 from kit.chain import SERVING
 from pytest import FixtureRequest
 
-from retinue.agent.book import RunBook
-from retinue.agent.history import decode
 from retinue.agent.keys import history_key, tree_key
 from retinue.agent.model.scripted import call
+from retinue.agent.runs.book import RunBook
+from retinue.agent.session.history import decode
 from retinue.agent.testing import Answer, ModelServer, Received
 from retinue.service.chat import Call, RunState
 from retinue.service.envelope import Envelope

@@ -18,7 +18,7 @@ from kit.zygote import Zygote
 from pytest import FixtureRequest
 
 from retinue.agent.keys import request_key
-from retinue.agent.record import Request
+from retinue.agent.runs.record import Request
 from retinue.service.chat import Reply, RunState, ToolStatus
 from retinue.service.errors import MeshError
 

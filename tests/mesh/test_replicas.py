@@ -13,7 +13,7 @@ from kit.driver import Stage, Victim, staged
 from kit.histories import check_effects, check_session, results_in, show
 from kit.zygote import Zygote
 
-from retinue.agent.history import Entry
+from retinue.agent.session.history import Entry
 from retinue.service.chat import Reply, RunState, ToolStatus
 from retinue.service.errors import InternalError, MeshError, SessionBusy
 

@@ -13,8 +13,8 @@ from kit.histories import check_effects, check_session
 from kit.nodes import client_of, registered
 from kit.zygote import Zygote
 
-from retinue.agent.history import decode
 from retinue.agent.keys import history_key
+from retinue.agent.session.history import decode
 from retinue.service.chat import Call, Completed, Event, Reply, RunState
 from retinue.service.client.peer import Peer
 from retinue.service.errors import MeshError

@@ -13,8 +13,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from dataclasses import replace
 from typing import Self
 
-from retinue.agent.book import RunBook
-from retinue.agent.cancels import Cancels
 from retinue.agent.hooks import Hooks
 from retinue.agent.host import Dropped, Host
 from retinue.agent.keys import lease_key
@@ -23,13 +21,15 @@ from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
 from retinue.agent.peers import Peers
-from retinue.agent.pending import answers_to, give_answer
-from retinue.agent.places import Places
-from retinue.agent.run import Run
-from retinue.agent.session import clear_history, read_history
-from retinue.agent.tails import Tails
+from retinue.agent.runs.book import RunBook
+from retinue.agent.runs.cancels import Cancels
+from retinue.agent.session.conversation import clear_history, read_history
+from retinue.agent.session.places import Places
+from retinue.agent.session.tails import Tails
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
+from retinue.agent.turn.pending import answers_to, give_answer
+from retinue.agent.turn.run import Run
 from retinue.service.background import Background
 from retinue.service.chat import (
     Answer,

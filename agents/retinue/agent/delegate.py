@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
-from retinue.agent.history import INTERRUPTED
 from retinue.agent.peers import Peers, refused, with_context
+from retinue.agent.session.history import INTERRUPTED
 from retinue.agent.tasks import Tasks
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
 from retinue.service.chat import Reply, RunState, ToolStatus

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from retinue.agent.cancels import Cancels
 from retinue.agent.hooks import Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.peers import Peers
-from retinue.agent.places import Places
-from retinue.agent.tails import Tails
+from retinue.agent.runs.cancels import Cancels
+from retinue.agent.session.places import Places
+from retinue.agent.session.tails import Tails
 from retinue.agent.tools import Tool
 from retinue.service.background import Background
 from retinue.service.store import Store

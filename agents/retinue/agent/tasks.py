@@ -14,9 +14,9 @@ from typing import Any
 
 import orjson
 
-from retinue.agent.book import RunBook
 from retinue.agent.keys import RUN_TTL_S, tasks_key
-from retinue.agent.record import Record
+from retinue.agent.runs.book import RunBook
+from retinue.agent.runs.record import Record
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
 from retinue.service.background import Background
 from retinue.service.chat import Reply, RunState, ToolStatus

@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 
 import orjson
 
-from retinue.agent.history import Entry, decode, encode, last_groups, to_model, tool_entry, valid
 from retinue.agent.keys import RUN_TTL_S, history_key, session_ttl
 from retinue.agent.model import ModelMessage
+from retinue.agent.session.history import Entry, decode, encode, last_groups, to_model, tool_entry, valid
 from retinue.service.chat import Message, Reply, ToolCall, ToolStatus
 from retinue.service.errors import MeshError, RequestConflict, cut
 from retinue.service.names import DEFAULT_SESSION, new_id

@@ -13,11 +13,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from retinue.agent.book import RunBook
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
-from retinue.agent.session import clear_history, read_history
+from retinue.agent.runs.book import RunBook
+from retinue.agent.session.conversation import clear_history, read_history
 from retinue.router.classify import classify
 from retinue.router.combine import combined, side_by_side
 from retinue.router.direct import Direct

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.dialects import CHECKS
 
-from retinue.agent.history import Entry, assistant_entry, to_model, tool_entry, user_entry, valid
 from retinue.agent.model import (
     ModelEnd,
     ModelRequest,
@@ -29,8 +28,9 @@ from retinue.agent.model.exchange import HttpModel
 from retinue.agent.model.gemini import Gemini
 from retinue.agent.model.ollama import Ollama
 from retinue.agent.model.openai import OpenAI
+from retinue.agent.session.history import Entry, assistant_entry, to_model, tool_entry, user_entry, valid
 from retinue.agent.testing import Answer, ModelServer, call, decode
-from retinue.agent.testing_dialects import Spoken, spelling
+from retinue.agent.testing.dialects import Spoken, spelling
 from retinue.agent.tools import ToolSpec
 from retinue.service.chat import Blob, Call, Part, ToolCall
 from retinue.service.errors import (

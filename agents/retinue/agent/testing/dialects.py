@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from retinue.agent.model import Stop, WantedCall
 from retinue.agent.model.said import pieces
-from retinue.agent.testing_asked import of_anthropic, of_gemini, of_ollama
+from retinue.agent.testing.asked import of_anthropic, of_gemini, of_ollama
 from retinue.service.errors import MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
 
 SIGNATURE = "c2NyaXB0ZWQ="

@@ -11,8 +11,8 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 
-from retinue.agent.course import Course
 from retinue.agent.keys import cancels_key
+from retinue.agent.runs.course import Course
 from retinue.service.background import Background
 from retinue.service.errors import StoreUnavailable
 from retinue.service.store import Store

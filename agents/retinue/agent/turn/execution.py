@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from retinue.agent.course import Course
-from retinue.agent.ending import Ending
-from retinue.agent.events import TAKEN_OVER
 from retinue.agent.host import Host
-from retinue.agent.session import Conversation
+from retinue.agent.runs.course import Course
+from retinue.agent.runs.events import TAKEN_OVER
+from retinue.agent.session.conversation import Conversation
+from retinue.agent.turn.ending import Ending
 from retinue.service.chat import Reply, RunState
 from retinue.service.envelope import HOP_MARGIN_S
 from retinue.service.errors import DeadlinePassed, InternalError, MeshError, SessionBusy

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import orjson
 
-from retinue.agent.events import TAKEN_OVER
-from retinue.agent.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
 from retinue.agent.keys import history_key, lease_key, plan_key, session_ttl
-from retinue.agent.places import Places
-from retinue.agent.tails import Tail, Tails
+from retinue.agent.runs.events import TAKEN_OVER
+from retinue.agent.session.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
+from retinue.agent.session.places import Places
+from retinue.agent.session.tails import Tail, Tails
 from retinue.service.background import together
 from retinue.service.chat import History, Plan, PlanStep
 from retinue.service.errors import Invalid, SessionBusy

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from dataclasses import dataclass, replace
 
-from retinue.agent.events import TAKEN_OVER
 from retinue.agent.keys import RUN_TTL_S, request_key, run_key, tree_key
-from retinue.agent.record import Record, Request, body_hash
+from retinue.agent.runs.events import TAKEN_OVER
+from retinue.agent.runs.record import Record, Request, body_hash
 from retinue.service.chat import Call, Reply, RunState
 from retinue.service.errors import MeshError, RequestConflict, SessionBusy, StoreUnavailable, cut
 from retinue.service.store import Conflict, Store

@@ -11,10 +11,10 @@ import logging
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import replace
 
-from retinue.agent.cancels import CANCELLED
-from retinue.agent.events import stored_event
 from retinue.agent.keys import RUN_TTL_S, cancelled_key, cancels_key, events_key, result_key, run_key, tree_key
-from retinue.agent.record import Record
+from retinue.agent.runs.cancels import CANCELLED
+from retinue.agent.runs.events import stored_event
+from retinue.agent.runs.record import Record
 from retinue.service.background import together
 from retinue.service.chat import Completed, Event, Failed, Reply, RunState, ToolCall, ToolStatus
 from retinue.service.errors import MeshError, UnknownName, build, status_named

@@ -11,27 +11,27 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from retinue.agent.batch import Batch, malformed, parsed, wanted
-from retinue.agent.budget import Purse
-from retinue.agent.course import Course
 from retinue.agent.delegate import Errand, delegate_tool
-from retinue.agent.ending import Ending
-from retinue.agent.events import Events, Sink
-from retinue.agent.execution import SPENT, Execution
-from retinue.agent.followups import Steers
-from retinue.agent.history import Entry, assistant_entry, last_groups, to_model, tool_entry, user_entry, valid
 from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, errand_key, result_key, tree_key
-from retinue.agent.ledger import Ledger
 from retinue.agent.model import ModelEnd, ModelRequest, ModelText, ModelThinking, ModelToolInput, Stop
-from retinue.agent.opening import Opening, Start
-from retinue.agent.pending import use_answer
 from retinue.agent.plan import plan_tool
 from retinue.agent.prompt import system_prompt
-from retinue.agent.session import Conversation, Scratch, Session
+from retinue.agent.runs.course import Course
+from retinue.agent.runs.events import Events, Sink
+from retinue.agent.runs.ledger import Ledger
+from retinue.agent.session.conversation import Conversation, Scratch, Session
+from retinue.agent.session.followups import Steers
+from retinue.agent.session.history import Entry, assistant_entry, last_groups, to_model, tool_entry, user_entry, valid
 from retinue.agent.tasks import Tasks
 from retinue.agent.tools import Invocation, Tool, ToolResult, tool_name
 from retinue.agent.tools.endpoint import EndpointTool
+from retinue.agent.turn.batch import Batch, malformed, parsed, wanted
+from retinue.agent.turn.budget import Purse
+from retinue.agent.turn.ending import Ending
+from retinue.agent.turn.execution import SPENT, Execution
+from retinue.agent.turn.opening import Opening, Start
+from retinue.agent.turn.pending import use_answer
 from retinue.service.background import together
 from retinue.service.chat import (
     Call,

@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from retinue.agent.course import Course
-from retinue.agent.events import Events
-from retinue.agent.history import interrupted, open_calls, tool_entry
 from retinue.agent.host import Host
-from retinue.agent.ledger import Ledger
-from retinue.agent.session import Conversation
+from retinue.agent.runs.course import Course
+from retinue.agent.runs.events import Events
+from retinue.agent.runs.ledger import Ledger
+from retinue.agent.session.conversation import Conversation
+from retinue.agent.session.history import interrupted, open_calls, tool_entry
 from retinue.service.background import together
 from retinue.service.chat import Call, Pending, Reply, RunState, ToolCall
 from retinue.service.errors import MeshError

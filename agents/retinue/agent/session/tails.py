@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retinue.agent.history import Entry
+from retinue.agent.session.history import Entry
 
 MOST_SESSIONS = 256
 # Longer ends than this are read again each time, so that all of them together stay below 64 MiB.

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import orjson
 
-from retinue.agent.history import Entry, decode, encode, user_entry
 from retinue.agent.keys import RUN_TTL_S, lease_key, steers_key
+from retinue.agent.session.history import Entry, decode, encode, user_entry
 from retinue.service.chat import Call
 from retinue.service.store import Store
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
-from retinue.agent.history import INTERRUPTED
 from retinue.agent.hooks import Ask, Block, Change, Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import WantedCall
+from retinue.agent.session.history import INTERRUPTED
 from retinue.agent.tools import Handler, Invocation, Tool, ToolResult
 from retinue.service.chat import Answer, Pending, ToolCall, ToolStatus
 from retinue.service.errors import MeshError, cut

@@ -10,19 +10,19 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from retinue.agent.budget import Purse
-from retinue.agent.course import Course
-from retinue.agent.ending import Ending
-from retinue.agent.events import Events
-from retinue.agent.followups import Steers
-from retinue.agent.history import Entry, interrupted, open_calls, tool_entry, user_entry
 from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, cancelled_key, run_key
-from retinue.agent.ledger import Found, Ledger
-from retinue.agent.pending import answers_to
-from retinue.agent.record import Record
-from retinue.agent.session import Conversation
+from retinue.agent.runs.course import Course
+from retinue.agent.runs.events import Events
+from retinue.agent.runs.ledger import Found, Ledger
+from retinue.agent.runs.record import Record
+from retinue.agent.session.conversation import Conversation
+from retinue.agent.session.followups import Steers
+from retinue.agent.session.history import Entry, interrupted, open_calls, tool_entry, user_entry
 from retinue.agent.tools import Tool
+from retinue.agent.turn.budget import Purse
+from retinue.agent.turn.ending import Ending
+from retinue.agent.turn.pending import answers_to
 from retinue.service.background import together
 from retinue.service.chat import Call, Reply, RunState, StatusNote, ToolCall, ToolStatus
 from retinue.service.errors import Cancelled

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.agent.model import WantedCall
-from retinue.agent.testing_asked import text_of
+from retinue.agent.testing.asked import text_of
 from retinue.service.errors import Invalid, ModelError
 from retinue.service.names import did_you_mean
 

@@ -1,36 +1,25 @@
 """A model server for tests: real HTTP on loopback that says what a script says, in the dialect that it is asked in.
 
-    async with ModelServer(["hello", call("task_Task_List", owner="ada")]) as server:
-        model = OpenAI("any", base_url=server.base_url)  # or Anthropic, Gemini, Ollama: base_url=server.url
-
-As a process: `python -m retinue.agent.testing --port 8099 --script rules.json` (or `--echo`); it prints its base URL
-and serves until SIGTERM. It checks no key and counts no tokens.
+It checks no key and counts no tokens.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
-import signal
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from retinue.agent.model import ModelEnd, Stop
-from retinue.agent.model.scripted import Step, call, resolve, text_and_calls
-from retinue.agent.testing_asked import text_of
-from retinue.agent.testing_decode import decode
-from retinue.agent.testing_dialects import Spoken, spelling
-from retinue.agent.testing_rules import Rules
+from retinue.agent.model.scripted import Step, resolve, text_and_calls
+from retinue.agent.testing.asked import text_of
+from retinue.agent.testing.dialects import Spoken, spelling
 from retinue.service.errors import MeshError
 
 logger = logging.getLogger("retinue.model")
-
-__all__ = ["Answer", "ModelServer", "Received", "Rules", "call", "decode", "echo"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,26 +227,3 @@ def _spoken(answer: Answer, model: str) -> Spoken:
     text, calls = text_and_calls(said)
     stop = Stop.TOOL_CALLS if calls else Stop.STOP
     return Spoken(text=text, calls=calls, stop=stop, thinking=answer.thinking, model=model)
-
-
-async def _serve(script: Script, port: int) -> None:
-    stopped = asyncio.Event()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(signum, stopped.set)
-    async with ModelServer(script, port=port) as server:
-        print(server.base_url, flush=True)
-        await stopped.wait()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m retinue.agent.testing", description="A scripted model server.")
-    parser.add_argument("--port", type=int, default=0, help="port on 127.0.0.1; 0 takes a free one")
-    chosen = parser.add_mutually_exclusive_group(required=True)
-    chosen.add_argument("--script", type=Path, help="a JSON file with a list of rules")
-    chosen.add_argument("--echo", action="store_true", help="answer with the last user message")
-    options = parser.parse_args()
-    asyncio.run(_serve(echo if options.echo else Rules.read(options.script), options.port))
-
-
-if __name__ == "__main__":
-    main()
