@@ -137,7 +137,8 @@ async def test_a_circle_is_refused_before_any_model_call_and_the_caller_still_an
 async def test_an_agent_cannot_delegate_to_itself() -> None:
     async with LocalMesh() as mesh, mesh.serve(Agent("a", model=Scripted(delegate("again", "a"), "done"))):
         reply = await mesh.ask("a", "go")
-    assert reply.tool_calls[0].status is ToolStatus.REFUSED
+    assert reply.tool_calls[0].status is ToolStatus.ERROR
+    assert reply.tool_calls[0].error.endswith("a → a")
 
 
 async def test_depth_is_refused_by_the_callee() -> None:

@@ -166,8 +166,8 @@ class Stage:
         self._all: list[Victim] = []
         self._waiting: list[tuple[Callable[[int, Passed], bool], asyncio.Future[int]]] = []
 
-    async def start(self, *agents: str) -> Victim:
-        """A new process that serves these agents, once it does."""
+    async def start(self, *agents: str, model_calls: int = 25) -> Victim:
+        """A new process that serves these agents, once it does; `model_calls` is the budget of their trees."""
         settings = self.mesh.settings
         victim = await Victim.start(
             self._zygote,
@@ -177,6 +177,7 @@ class Stage:
                 folder=str(self.folder),
                 agents=agents,
                 lease=LEASE_S,
+                model_calls=model_calls,
             ),
             self._tell,
         )
@@ -189,11 +190,14 @@ class Stage:
         """The process that comes to this point, in the turn of that request if one is named, gets the signal, once."""
         Order(point, number, request_id).give(self.folder)
 
-    async def at(self, point: str, *, request_id: str, beside: Victim | None = None) -> Victim:
-        """The process (another one than `beside`) that passed the point in the turn of that request, or does so now."""
+    async def at(self, point: str, *, request_id: str | None, beside: Victim | None = None) -> Victim:
+        """The process (another one than `beside`) that passed the point, or does so now.
+
+        In the turn of that request, or with None in any.
+        """
 
         def wanted(pid: int, passed: Passed) -> bool:
-            ours = passed.point == point and passed.request_id == request_id
+            ours = passed.point == point and request_id in (None, passed.request_id)
             return ours and (beside is None or pid != beside.pid)
 
         pid = next((pid for pid, passed in self.passed if wanted(pid, passed)), None)

@@ -17,6 +17,7 @@ from retinue.service.chat import ToolCall, ToolStatus
 from retinue.service.store import Store
 
 REPEATABLE = ("look",)
+WITH_EFFECT = ("pay", "post", "look")
 
 
 async def entries_of(store: Store, agent: str, session: str) -> list[Entry]:
@@ -67,7 +68,7 @@ def check_effects(effects: Iterable[Effect], entries: Sequence[Entry]) -> None:
     for call_id, name in named.items():
         assert name in REPEATABLE or times[call_id] <= 1, f"{name} {call_id} ran {times[call_id]} times"
     for call in results_in(entries):
-        if call.status is ToolStatus.OK and call.name != "delegate":
+        if call.status is ToolStatus.OK and call.name in WITH_EFFECT:
             assert times[call.id] >= 1, f"{call.name} {call.id} says it was done, and it was not"
 
 

@@ -1,7 +1,8 @@
 """Agents in a process of their own, made to be killed: `python -m kit.victim` with one JSON argument, or forked.
 
 What an agent does is in the message: `pay:7 look:7 helper>post:7 | pay:8` is two steps, the first with three calls
-side by side; `pay:7:0.1` takes a tenth of a second. A message without calls is answered at once. The tools `pay` and
+side by side; `pay:7:0.1` takes a tenth of a second, `helper>>post:7` does not wait for the helper and `wait:2` waits
+two seconds for all that was given away so. A message without calls is answered at once. The tools `pay` and
 `post` must not run twice, `look` may; each run of a tool is a line of the file `effects` in the folder.
 """
 
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from kit.points import Killing, KillingAgent, KillingModel, kind_of_key, step_of_turn
+from retinue.agent.limits import Limits
 from retinue.agent.model import ModelRequest, WantedCall
 from retinue.agent.model.scripted import Scripted, call
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
@@ -38,13 +40,14 @@ _ITEM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a victim is told: where the mesh is, which agents it serves, where its files are, and the lease (s)."""
+    """What a victim is told: where the mesh is, what it serves, where its files are, the lease (s) and the budget."""
 
     registry: str
     store: str
     folder: str
     agents: Sequence[str]
     lease: float = 0.5
+    model_calls: int = 25
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -69,10 +72,13 @@ def answer(request: ModelRequest) -> str | Sequence[str | WantedCall]:
 def _wanted(word: str) -> WantedCall | None:
     to, arrow, task = word.partition(">")
     if arrow:
-        return call("delegate", to=to, task=task)
+        wait = not task.startswith(">")
+        return call("delegate", to=to, task=task.lstrip(">"), **({} if wait else {"wait": False}))
     name, *rest = word.split(":")
     if not rest:
         return None
+    if name == "wait":
+        return call("wait_task", seconds=float(rest[0]))
     return call(name, item=rest[0], **({"seconds": float(rest[1])} if rest[1:] else {}))
 
 
@@ -103,7 +109,10 @@ async def serve(setting: Setting) -> None:
 
     def agent(name: str) -> KillingAgent:
         model = KillingModel(Scripted(then=answer))
-        made = KillingAgent(name, tools=tools_in(folder), model=model, description=f"{name} of the victims")
+        limits = Limits(model_calls=setting.model_calls)
+        made = KillingAgent(
+            name, tools=tools_in(folder), model=model, limits=limits, description=f"{name} of the victims"
+        )
         made.folder = folder
         return made
 

@@ -62,22 +62,27 @@ def delegate_tool(peers: Peers, services: Collection[str], run_errand: RunErrand
         wait = bool(invocation.arguments.get("wait", True))
         message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
         if is_name(to) and await peers.is_agent(to):
-            if not peers.allows(to):
-                return refused(f"{to} is not among the agents that {invocation.agent} may call")
-            if wait:
-                return await peers.ask(to, message, invocation)
-            return await tasks.note(await peers.detach(to, message, invocation), invocation)
+            return await ask(to, message, invocation, wait=wait)
         errand = Errand(message=message, wait=wait)
         if to in services:
-            return await _sent(replace(errand, service=to), invocation, to)
+            return await send(replace(errand, service=to), invocation, to)
         registered = await peers.registered() if to else {}
         if to in registered:
             return refused(f"{to} is a {registered[to]}, not an agent, and {invocation.agent} has no part in it")
         if to and (close := nearest(to, registered, cutoff=0.75)):
             return ToolResult(f"no agent is named {to!r}; did you mean {' or '.join(close)}?", ToolStatus.ERROR)
-        return await _sent(replace(errand, role=to), invocation, to)
+        return await send(replace(errand, role=to), invocation, to)
 
-    async def _sent(errand: Errand, invocation: Invocation, to: str) -> ToolResult:
+    async def ask(to: str, message: str, invocation: Invocation, *, wait: bool) -> ToolResult:
+        if to == invocation.agent:
+            invocation.envelope.check(to)  # a circle of one, refused in the words of any other
+        if not peers.allows(to):
+            return refused(f"{to} is not among the agents that {invocation.agent} may call")
+        if wait:
+            return await peers.ask(to, message, invocation)
+        return await tasks.note(await peers.detach(to, message, invocation), invocation)
+
+    async def send(errand: Errand, invocation: Invocation, to: str) -> ToolResult:
         if invocation.again:
             # Unlike an agent's, a sub-agent's run is found by nobody: it may have done all or nothing.
             return ToolResult(INTERRUPTED, ToolStatus.UNKNOWN)

@@ -83,7 +83,11 @@ class Tasks:
         async with Background() as background:
             waits = [background.start(self._ended(run_id)) for run_id in run_ids]
             await asyncio.wait(waits, timeout=arguments.get("seconds", WAIT_S), return_when=enough)
-        return ToolResult(_told([await self._stands(run_id) for run_id in run_ids]))
+        tasks = [await self._stands(run_id) for run_id in run_ids]
+        for task in tasks:
+            if task["state"] == RunState.RUNNING.name:
+                task["error"] = "it has not finished: wait for it again, or go on without it"
+        return ToolResult(_told(tasks))
 
     async def _ended(self, run_id: str) -> None:
         with contextlib.suppress(UnknownName):
