@@ -54,47 +54,57 @@ class Errand:
 RunErrand = Callable[[Errand, Invocation], Awaitable[Reply]]
 
 
-def delegate_tool(peers: Peers, services: Collection[str], run_errand: RunErrand, tasks: Tasks) -> Tool:
-    """The tool of one run, whose agent uses `services`; what it does not wait for is noted in `tasks`."""
+@dataclass(frozen=True, slots=True)
+class Delegation:
+    """Delegating from one run, whose agent uses `services`; what it does not wait for is noted in `tasks`."""
 
-    async def run(invocation: Invocation) -> ToolResult:
+    peers: Peers
+    services: Collection[str]
+    run_errand: RunErrand
+    tasks: Tasks
+
+    def tool(self) -> Tool:
+        """The tool `delegate`. A crash may repeat it: an agent knows the request by its id, and answers as before."""
+        return Tool(SPEC, self._run, idempotent=True)
+
+    async def _run(self, invocation: Invocation) -> ToolResult:
         to = str(invocation.arguments.get("to", "")).strip()
-        wait = bool(invocation.arguments.get("wait", True))
         message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
-        if is_name(to) and await peers.is_agent(to):
-            return await ask(to, message, invocation, wait=wait)
-        errand = Errand(message=message, wait=wait)
-        if to in services:
-            return await send(replace(errand, service=to), invocation, to)
-        registered = await peers.registered() if to else {}
+        if is_name(to) and await self.peers.is_agent(to):
+            return await self._ask(to, message, invocation)
+        if to in self.services:
+            return await self._send(Errand(message=message, service=to), invocation)
+        registered = await self.peers.registered() if to else {}
         if to in registered:
             return refused(f"{to} is a {registered[to]}, not an agent, and {invocation.agent} has no part in it")
         if to and (close := nearest(to, registered, cutoff=0.75)):
             return ToolResult(f"no agent is named {to!r}; did you mean {' or '.join(close)}?", ToolStatus.ERROR)
-        return await send(replace(errand, role=to), invocation, to)
+        return await self._send(Errand(message=message, role=to), invocation)
 
-    async def ask(to: str, message: str, invocation: Invocation, *, wait: bool) -> ToolResult:
+    async def _ask(self, to: str, message: str, invocation: Invocation) -> ToolResult:
         if to == invocation.agent:
             invocation.envelope.check(to)  # a circle of one, refused in the words of any other
-        if not peers.allows(to):
+        if not self.peers.allows(to):
             return refused(f"{to} is not among the agents that {invocation.agent} may call")
-        if wait:
-            return await peers.ask(to, message, invocation)
-        return await tasks.note(await peers.detach(to, message, invocation), invocation)
+        if _waits(invocation):
+            return await self.peers.ask(to, message, invocation)
+        return await self.tasks.note(await self.peers.detach(to, message, invocation), invocation)
 
-    async def send(errand: Errand, invocation: Invocation, to: str) -> ToolResult:
+    async def _send(self, errand: Errand, invocation: Invocation) -> ToolResult:
         if invocation.again:
             # Unlike an agent's, a sub-agent's run is found by nobody: it may have done all or nothing.
             return ToolResult(INTERRUPTED, ToolStatus.UNKNOWN)
-        reply = await run_errand(errand, invocation)
-        return _answer(reply, to, nobody=bool(errand.role)) if errand.wait else await tasks.note(reply, invocation)
-
-    # A crash may repeat it: an agent knows the request by its id, and gives the answer it gave before.
-    return Tool(SPEC, run, idempotent=True)
+        if _waits(invocation):
+            return _answer(await self.run_errand(errand, invocation), errand.role)
+        return await self.tasks.note(await self.run_errand(replace(errand, wait=False), invocation), invocation)
 
 
-def _answer(reply: Reply, to: str, *, nobody: bool) -> ToolResult:
+def _waits(invocation: Invocation) -> bool:
+    return bool(invocation.arguments.get("wait", True))
+
+
+def _answer(reply: Reply, role: str) -> ToolResult:
     """A sub-agent's reply, which says that one answered and, where a name was given, that nobody bears it."""
-    note = f"no agent named {to!r} is registered; a sub-agent answered" if nobody else "a sub-agent answered"
+    note = f"no agent named {role!r} is registered; a sub-agent answered" if role else "a sub-agent answered"
     unfinished = "" if reply.state is RunState.COMPLETED else f"; it did not finish: {reply.reason}"
     return ToolResult(f"[{note}{unfinished}]\n{reply.text}", run_id=reply.run_id)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from retinue.agent.delegate import Errand, delegate_tool
+from retinue.agent.delegate import Delegation, Errand
 from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, errand_key, result_key, tree_key
 from retinue.agent.model import ModelEnd, ModelRequest, ModelText, ModelThinking, ModelToolInput, Stop
@@ -199,7 +199,10 @@ class Run:
         """The tools of the next step by name, in a stable order: a changed prefix would cost the server's cache."""
         host, tools = self._host, list(await self._host.tools())
         if not self._parent:
-            tools += [plan_tool(self._save_plan), delegate_tool(host.peers, host.services, self._errand, self._tasks)]
+            tools += [
+                plan_tool(self._save_plan),
+                Delegation(host.peers, host.services, self._errand, self._tasks).tool(),
+            ]
             tools += [*host.peers.invoke_tools, *self._tasks.tools()]
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
 
