@@ -272,3 +272,19 @@ def zygote() -> Iterator[Zygote]:
     """The process that forks victims."""
     with Zygote() as running:
         yield running
+
+
+@dataclass(frozen=True, slots=True)
+class Backing:
+    """What a mesh stands on: the URLs of its store and its registry ("" for one in the mesh's own folder)."""
+
+    store: str
+    registry: str = ""
+
+
+@pytest.fixture(params=["consul+redis", "local+sqlite"])
+def backing(request: pytest.FixtureRequest, tmp_path: Path) -> Backing:
+    """The real servers, and the embedded ones, in turn."""
+    if request.param == "local+sqlite":
+        return Backing(f"sqlite://{tmp_path}/store.db")
+    return Backing(request.getfixturevalue("redis_url"), request.getfixturevalue("consul_url"))

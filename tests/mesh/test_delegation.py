@@ -7,16 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from kit.driver import Stage, staged
+from kit.driver import Backing, Stage, staged
 from kit.histories import check_effects, check_session
 from kit.zygote import Zygote
 
 from retinue.service.chat import RunState, ToolStatus
-
-
-@pytest.fixture(params=["redis", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return request.getfixturevalue("redis_url") if request.param == "redis" else f"sqlite://{tmp_path}/store.db"
 
 
 def model_calls(stage: Stage) -> int:
@@ -34,9 +29,12 @@ def model_calls(stage: Stage) -> int:
     ids=["self", "two", "three"],
 )
 async def test_a_circle_is_refused_with_its_path_and_the_first_still_answers(
-    zygote: Zygote, tmp_path: Path, store_url: str, message: str, path: str
+    zygote: Zygote, tmp_path: Path, backing: Backing, message: str, path: str
 ) -> None:
-    async with asyncio.timeout(40), staged(zygote, tmp_path / "stage", store_url) as stage:
+    async with (
+        asyncio.timeout(40),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+    ):
         for name in ("ann", "bob", "cat"):
             await stage.start(name)
         replies = await asyncio.gather(
@@ -54,10 +52,13 @@ async def test_a_circle_is_refused_with_its_path_and_the_first_still_answers(
 
 
 async def test_agents_that_ask_each_other_in_ever_new_words_stay_within_the_budget(
-    zygote: Zygote, tmp_path: Path, store_url: str
+    zygote: Zygote, tmp_path: Path, backing: Backing
 ) -> None:
     words = " | ".join(f"bob>look:{number}" for number in range(40))
-    async with asyncio.timeout(40), staged(zygote, tmp_path / "stage", store_url) as stage:
+    async with (
+        asyncio.timeout(40),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+    ):
         await stage.start("ann")
         await stage.start("bob")
         reply = await stage.ask("ann", words, session="s", request_id="r")
@@ -69,9 +70,12 @@ async def test_agents_that_ask_each_other_in_ever_new_words_stay_within_the_budg
 
 
 async def test_sixteen_children_side_by_side_make_no_more_model_calls_than_their_tree_may(
-    zygote: Zygote, tmp_path: Path, store_url: str
+    zygote: Zygote, tmp_path: Path, backing: Backing
 ) -> None:
-    async with asyncio.timeout(60), staged(zygote, tmp_path / "stage", store_url) as stage:
+    async with (
+        asyncio.timeout(60),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+    ):
         await stage.start("ann", model_calls=20)
         for _ in range(2):
             await stage.start("bob")
@@ -84,9 +88,12 @@ async def test_sixteen_children_side_by_side_make_no_more_model_calls_than_their
 
 
 async def test_of_five_tasks_given_away_three_answer_one_dies_and_one_never_does(
-    zygote: Zygote, tmp_path: Path, store_url: str
+    zygote: Zygote, tmp_path: Path, backing: Backing
 ) -> None:
-    async with asyncio.timeout(60), staged(zygote, tmp_path / "stage", store_url) as stage:
+    async with (
+        asyncio.timeout(60),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+    ):
         await stage.start("ann", "bob", "cat")
         for name in ("dan", "eve", "boss"):
             await stage.start(name)

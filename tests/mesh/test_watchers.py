@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
-from kit.driver import LEASE_S, Stage, staged
+from kit.driver import LEASE_S, Backing, Stage, staged
 from kit.histories import check_effects, check_session
 from kit.nodes import client_of, registered
 from kit.zygote import Zygote
@@ -23,11 +23,6 @@ from retinue.service.errors import MeshError
 SOON_S = LEASE_S + 1.0 + 1.5
 LONG = "look:1 | pay:1:30"
 IN_TOOL = "clerk tool pay 1 begin"
-
-
-@pytest.fixture(params=["redis", "sqlite"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return request.getfixturevalue("redis_url") if request.param == "redis" else f"sqlite://{tmp_path}/store.db"
 
 
 @asynccontextmanager
@@ -65,9 +60,13 @@ def end_of(events: list[Event] | MeshError) -> Reply:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["unary", "stream"])
 async def test_every_replica_tells_that_the_caller_left_and_the_run_is_gone_on_with(
-    zygote: Zygote, tmp_path: Path, store_url: str, streamed: bool
+    zygote: Zygote, tmp_path: Path, backing: Backing, streamed: bool
 ) -> None:
-    async with asyncio.timeout(40), staged(zygote, tmp_path / "stage", store_url) as stage, replicas(stage) as peers:
+    async with (
+        asyncio.timeout(40),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+        replicas(stage) as peers,
+    ):
 
         async def follow() -> None:
             async with aclosing(stage.stream("clerk", LONG, session="s", request_id="r")) as events:
@@ -89,9 +88,13 @@ async def test_every_replica_tells_that_the_caller_left_and_the_run_is_gone_on_w
 
 
 async def test_whoever_watches_is_told_soon_that_the_owner_was_killed_and_may_watch_on(
-    zygote: Zygote, tmp_path: Path, store_url: str
+    zygote: Zygote, tmp_path: Path, backing: Backing
 ) -> None:
-    async with asyncio.timeout(40), staged(zygote, tmp_path / "stage", store_url) as stage, replicas(stage):
+    async with (
+        asyncio.timeout(40),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+        replicas(stage),
+    ):
         clerk = stage.mesh.peer("clerk")
         begun = await clerk.ask(LONG, Call(session="s", request_id="r", detach=True))
         owner = await stage.at(IN_TOOL, request_id="r")
@@ -114,9 +117,13 @@ async def test_whoever_watches_is_told_soon_that_the_owner_was_killed_and_may_wa
 
 
 async def test_a_live_stream_goes_on_at_another_replica_when_its_owner_is_killed(
-    zygote: Zygote, tmp_path: Path, store_url: str
+    zygote: Zygote, tmp_path: Path, backing: Backing
 ) -> None:
-    async with asyncio.timeout(40), staged(zygote, tmp_path / "stage", store_url) as stage, replicas(stage):
+    async with (
+        asyncio.timeout(40),
+        staged(zygote, tmp_path / "stage", backing.store, registry=backing.registry) as stage,
+        replicas(stage),
+    ):
 
         async def follow() -> list[Event]:
             async with aclosing(stage.stream("clerk", LONG, session="s", request_id="r")) as events:
