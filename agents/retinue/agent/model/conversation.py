@@ -28,6 +28,10 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 # Servers refuse a message without any text.
 BLANK = "(no text)"
+# Tools as they were written before: an agent offers the same few in each request, and writing a schema costs more than
+# all the rest of one. Found by identity, and held so that no other tool takes the same identity.
+_memo: dict[tuple[int, Callable[[ToolSpec], Any]], tuple[ToolSpec, Any]] = {}
+_MOST_KNOWN = 4096
 
 
 def wire_name(name: str) -> str:
@@ -59,10 +63,19 @@ def offered(request: ModelRequest, name: str, write: Callable[[ToolSpec], T]) ->
 
 def _written(request: ModelRequest, name: str, write: Callable[[ToolSpec], T]) -> Iterator[T]:
     for spec in request.tools:
+        known = _memo.get((id(spec), write))
+        if known is not None and known[0] is spec:
+            yield known[1]
+            continue
         try:
-            yield write(spec)
+            written = write(spec)
         except Unreducible as error:
             logger.warning("%s is not offered the tool %s: its schema cannot be put so: %s", name, spec.name, error)
+            continue
+        if len(_memo) == _MOST_KNOWN:
+            _memo.clear()
+        _memo[id(spec), write] = spec, written
+        yield written
 
 
 def open_turn(messages: Sequence[ModelMessage]) -> int:
