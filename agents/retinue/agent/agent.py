@@ -20,6 +20,7 @@ from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
+from retinue.agent.model.gate import Gated, StoreGate
 from retinue.agent.peers import Peers
 from retinue.agent.runs.book import RunBook
 from retinue.agent.runs.cancels import Cancels
@@ -113,6 +114,9 @@ class Agent:
             raise InternalError(f"agent {self.name} is served already: make a second Agent for a second server")
         async with AsyncExitStack() as stack:
             model = await self._open_model(stack)
+            gate = StoreGate(mesh.store, model.account) if isinstance(model, Gated) else None
+            if isinstance(model, Gated):
+                model.gate = gate
             await stack.enter_async_context(self._peers.mounted(mesh))
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
@@ -130,6 +134,7 @@ class Agent:
                 name=self.name,
                 prompt=self._prompt,
                 model=model,
+                gate=gate,
                 store=mesh.store,
                 peers=self._peers,
                 services=self._services,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from retinue.agent.hooks import Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
+from retinue.agent.model.gate import StoreGate
 from retinue.agent.peers import Peers
 from retinue.agent.runs.cancels import Cancels
 from retinue.agent.session.places import Places
@@ -34,6 +35,7 @@ class Host:
     name: str
     prompt: str
     model: Model
+    gate: StoreGate | None
     store: Store
     peers: Peers
     services: Sequence[str]

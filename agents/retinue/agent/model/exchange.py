@@ -24,9 +24,10 @@ from retinue.agent.model import ModelEnd, ModelEvent, ModelRequest, ModelToolInp
 from retinue.agent.model.conversation import own_names
 from retinue.agent.model.decoder import Decoder, Dialect
 from retinue.agent.model.failures import Failures
+from retinue.agent.model.gate import Gate, account_of
 from retinue.agent.model.retry import retried
 from retinue.agent.model.transport import ModelClient
-from retinue.service.errors import Invalid
+from retinue.service.errors import Invalid, ModelError, ModelRate
 
 logger = logging.getLogger("retinue.model")
 
@@ -50,7 +51,8 @@ class HttpModel(abc.ABC):
     """A Model behind a server. Enter it with `async with` (it enters `client`, which several models may share).
 
     Times are in seconds: `idle_timeout` is how long the server may send no real event, whatever keep-alives it sends;
-    `total_timeout` is how long one answer may take. `streamed` is whether it is asked for a stream at all.
+    `total_timeout` is how long one answer may take. `streamed` is whether it is asked for a stream at all. `gate`,
+    where one is set, is passed by each request.
     """
 
     dialect: ClassVar[Dialect]
@@ -71,6 +73,8 @@ class HttpModel(abc.ABC):
             raise Invalid(f"{name}: the key has characters that no header can carry", field="api_key")
         self.name = name
         self.streamed = streamed
+        self.gate: Gate | None = None
+        self.account = account_of(url.host, secret)
         self._url = url
         self._headers = {"content-type": "application/json", **headers}
         self._client = client or ModelClient()
@@ -87,7 +91,7 @@ class HttpModel(abc.ABC):
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The events of one message. ModelError and its kin; Invalid for parts that the server cannot take."""
-        events = retried(partial(self._attempt, _dumped(self.body(request))))
+        events = retried(partial(self._attempt, _dumped(self.body(request))), self._refused)
         names = own_names(request.tools)
         return _renamed(events, names) if names else events
 
@@ -97,6 +101,8 @@ class HttpModel(abc.ABC):
 
     async def _attempt(self, body: bytes) -> AsyncGenerator[ModelEvent, None]:
         begun = False
+        if self.gate is not None:
+            await self.gate.passed()
         request = httpx.Request("POST", self._url, content=body, headers=self._headers)
         try:
             answer = await self._client.send(request, read=self._idle)
@@ -109,6 +115,10 @@ class HttpModel(abc.ABC):
                 await answer.aclose()
         except httpx.TransportError as error:
             raise self._failures.of_transport(error, begun=begun) from error
+
+    async def _refused(self, error: ModelError) -> None:
+        if self.gate is not None and isinstance(error, ModelRate) and error.retry_after:
+            await self.gate.close(error.retry_after)
 
     async def _events(self, answer: httpx.Response) -> AsyncGenerator[ModelEvent, None]:
         decoder = Decoder(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
 from retinue.agent.model import ModelEvent
@@ -23,8 +23,13 @@ LONGEST_PAUSE = 8.0
 LONGEST_FLOOR = 60.0
 
 
-async def retried(attempt: Callable[[], AsyncGenerator[ModelEvent, None]]) -> AsyncGenerator[ModelEvent, None]:
-    """The events of `attempt()`, begun anew at most twice when it failed before its first event."""
+async def retried(
+    attempt: Callable[[], AsyncGenerator[ModelEvent, None]], refused: Callable[[ModelError], Awaitable[None]]
+) -> AsyncGenerator[ModelEvent, None]:
+    """The events of `attempt()`, begun anew at most twice when it failed before its first event.
+
+    `refused` is told of each failure.
+    """
     for count in range(RETRIES + 1):
         begun = False
         try:
@@ -34,6 +39,7 @@ async def retried(attempt: Callable[[], AsyncGenerator[ModelEvent, None]]) -> As
                     yield event
             return
         except ModelError as error:
+            await refused(error)
             if begun or count == RETRIES or not may_help(error):
                 raise
             wait = pause(count, error.retry_after)

@@ -19,6 +19,7 @@ class Course:
     `begun`: something of it may stand in the store, so that its end must. `resumed`: it goes on with stored steps.
     `wanted` are the ids of all calls in their order, `step` the calls of the present step, `started` the ids of those
     that were really made, `answers` what was said to pending ones by call id. `stopped` says why somebody ends it.
+    `deadline` is a time of the loop's clock, None before the clock of a run without a caller was started.
     """
 
     id: str
@@ -28,6 +29,8 @@ class Course:
     begun: bool = False
     resumed: bool = False
     stopped: str = ""
+    deadline: float | None = None
+    timer: asyncio.Timeout | None = None
     usage: Usage = Usage()
     done: list[ToolCall] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
@@ -35,3 +38,10 @@ class Course:
     started: set[str] = field(default_factory=set)
     answers: Mapping[str, Answer] = field(default_factory=dict)
     tools: Mapping[str, Tool] = field(default_factory=dict)
+
+    def start_clock(self, seconds: float) -> None:
+        """Bounds the run from now on, where its caller did not: the time that it waited in line is not its own."""
+        if self.deadline is None:
+            self.deadline = asyncio.get_running_loop().time() + seconds
+            if self.timer is not None:
+                self.timer.reschedule(self.deadline)

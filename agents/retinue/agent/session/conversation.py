@@ -159,7 +159,7 @@ class Session:
         self._history_key = history_key(agent, session)
         self._plan_key = plan_key(agent, session)
         self._ttl = session_ttl(session)
-        self._refused = False
+        self._refused = self._given_back = False
 
     @property
     def lapsed(self) -> bool:
@@ -167,7 +167,8 @@ class Session:
 
     @property
     def lost(self) -> bool:
-        return self._refused or (self._lease is not None and not self._places.holds(self._lease))
+        given_back = self._lease is None or self._given_back
+        return self._refused or not (given_back or self._places.holds(self._lease))
 
     def load(self, groups: int) -> Awaitable[bool]:
         return self._loaded(groups, self._places.ask(self.place, self._ticket, claim=self._claim), *self._ask(groups))
@@ -220,6 +221,7 @@ class Session:
             span = await self._store.read(self._history_key, -want)
 
     def close(self) -> Awaitable[None]:
+        self._given_back = True
         return self._closed(self._places.give_back(self.place, self._ticket))
 
     async def _closed(self, given_back: Awaitable[None]) -> None:

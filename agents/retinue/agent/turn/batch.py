@@ -54,7 +54,7 @@ class Batch:
     """Runs calls of one step. `keep` stores a finished call, with the whole text where its result was cut.
 
     `answers` is what was said to calls that waited for it, by call id; `use` notes that an approval is used up, and is
-    False when it was before.
+    False when it was before. Without `waits` nobody can be asked, and such a call is refused.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class Batch:
         keep: Callable[[ToolCall, ToolResult, str | None], Awaitable[None]],
         answers: Mapping[str, Answer],
         use: Callable[[Pending], Awaitable[bool]],
+        waits: bool = True,
     ) -> None:
         self._tools = tools
         self._places = {call.id: place for place, call in enumerate(step)}
@@ -79,6 +80,7 @@ class Batch:
         self._keep = keep
         self._answers = answers
         self._use = use
+        self._waits = waits
 
     async def run(self, calls: Sequence[ToolCall]) -> tuple[Pending, ...]:
         """Makes the calls; each has its one result stored in the end, or is among those that wait for an answer."""
@@ -126,6 +128,8 @@ class Batch:
     async def _ask(self, ask: Ask, call: ToolCall, invocation: Invocation) -> Invocation | ToolResult | Pending:
         pending = pending_of(call, ask)
         answer = self._answers.get(call.id)
+        if not self._waits:
+            return _refused("it needs somebody's answer, and nobody can be asked from here")
         if answer is None:
             return pending
         if not answer.approved:
@@ -192,7 +196,7 @@ def parsed(call: ToolCall) -> Mapping[str, object]:
     return arguments
 
 
-def describe(error: Exception) -> str:
+def describe(error: BaseException) -> str:
     """An exception in words for the model: the reason of one of ours, the type of any other."""
     if isinstance(error, MeshError):
         return f"{error.reason}: {error.message}"
@@ -200,13 +204,24 @@ def describe(error: Exception) -> str:
 
 
 async def _attempt(handler: Handler, invocation: Invocation) -> ToolResult:
+    """What the tool returns, or what it raises as a result. Only a cancellation from outside leaves here."""
+    task = asyncio.current_task()
+    assert task is not None
+    before = task.cancelling()
     try:
-        return await handler(invocation)
-    except Exception as error:
+        result = await handler(invocation)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and task.cancelling() > before:
+            raise
         if isinstance(error, MeshError):
             return replace(_failed(describe(error)), usage=error.usage or Usage())
         log.warning("tool %s of %s raised", invocation.name, invocation.agent, exc_info=error)
         return _failed(describe(error))
+    if task.cancelling() > before:
+        raise asyncio.CancelledError  # the tool has kept it to itself
+    return result
 
 
 def _mismatch(tool: Tool, arguments: Mapping[str, object]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from retinue.agent.host import Host
 from retinue.agent.runs.course import Course
@@ -48,6 +48,7 @@ class Ending:
         self._course = course
         self._ledger = ledger
         self._events = events
+        self._storing: asyncio.Task[Exception | None] | None = None
 
     def reply(self, text: str, state: RunState, reason: str, *, pending: tuple[Pending, ...] = ()) -> Reply:
         """The reply of the run as far as it has come."""
@@ -67,9 +68,11 @@ class Ending:
 
     async def end(self, reply: Reply, *before: Awaitable[object]) -> None:
         """Stores the reply as the end of the run, behind its events and what is in `before`; gives the session back."""
-        await together(
-            self._events.flush(), *before, *self._noted(reply.state, reply.reason, reply), self._talk.close()
-        )
+        work = (self._events.flush(), *before, *self._noted(reply.state, reply.reason, reply), self._talk.close())
+        # Whoever leaves now leaves a run that is about to be stored: it is, and only then it is looked at again.
+        self._storing = self._host.tasks.finish(_all(work))
+        if error := await asyncio.shield(self._storing):
+            raise error
 
     async def abandon(
         self, state: RunState, reason: str, *, text: str = "", error: MeshError | None = None
@@ -121,6 +124,8 @@ class Ending:
 
     async def _recover(self) -> Reply | None:
         """Reads again what the run was writing when it was cut short; the reply, if that stands there."""
+        if self._storing is not None:
+            await asyncio.wait([self._storing])
         if self._talk.taken:
             await self._talk.reload(self._host.history_limit)
         await self._events.recover()
@@ -143,3 +148,12 @@ class Ending:
         if error is not None:
             return [self._ledger.fail(self._course.id, error)]
         return [self._ledger.close(self._course.id, state, reason=reason, reply=reply)]
+
+
+async def _all(work: Sequence[Awaitable[object]]) -> Exception | None:
+    """Does all of it; what went wrong is returned, since the task that does it is not its owner's to end."""
+    try:
+        await together(*work)
+    except Exception as error:
+        return error
+    return None

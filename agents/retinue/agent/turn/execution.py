@@ -10,13 +10,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from retinue.agent.host import Host
+from retinue.agent.runs.cancels import CANCELLED as CANCELLED_REASON
 from retinue.agent.runs.course import Course
 from retinue.agent.runs.events import TAKEN_OVER
 from retinue.agent.session.conversation import Conversation
 from retinue.agent.turn.ending import Ending
 from retinue.service.chat import Reply, RunState
 from retinue.service.envelope import HOP_MARGIN_S
-from retinue.service.errors import DeadlinePassed, InternalError, MeshError, SessionBusy
+from retinue.service.errors import Cancelled, DeadlinePassed, InternalError, MeshError, SessionBusy
 from retinue.service.usage import Usage
 
 log = logging.getLogger("retinue.agent")
@@ -30,7 +31,7 @@ CANCELLED = "This was cancelled before I could finish."
 
 
 class Execution:
-    """Carries out `turn`, which ends with the reply of the run. `deadline` is a time of the running loop's clock."""
+    """Carries out `turn`, which ends with the reply of the run. `detached`: it has no caller that waits."""
 
     def __init__(
         self,
@@ -40,53 +41,74 @@ class Execution:
         turn: Callable[[], Awaitable[Reply]],
         *,
         ending: Ending,
-        deadline: float,
+        detached: bool,
     ) -> None:
         self._host = host
         self._talk = talk
         self._course = course
         self._turn = turn
         self._ending = ending
-        self._deadline = deadline
+        self._detached = detached
 
     async def execute(self) -> Reply:
         """Runs the turn to its end, once it is its turn. Raises MeshError when it failed; the stored state says so."""
-        course, ending, task = self._course, self._ending, asyncio.current_task()
+        course, task = self._course, asyncio.current_task()
         assert task is not None, "a run is executed in a task"
+        limit = asyncio.timeout_at(None if course.deadline is None else course.deadline - HOP_MARGIN_S / 2)
+        course.timer = limit
         try:
             with self._host.cancels.listening(course, task):
-                async with asyncio.timeout_at(self._deadline - HOP_MARGIN_S / 2) as limit:
+                async with limit:
                     return await self._turn()
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            if not course.begun:
-                await ending.abandon(RunState.INCOMPLETE, "deadline")
-                raise DeadlinePassed("the deadline passed while earlier turns of this session ran") from None
-            return await self._stop(RunState.INCOMPLETE, "deadline", SPENT["deadline"])
         except asyncio.CancelledError:
-            if self._talk.lost:
-                task.uncancel()
-                await ending.drop()
-                raise SessionBusy(TAKEN_OVER) from None
-            if course.stopped:
-                task.uncancel()
-                return await self._stop(RunState.CANCELLED, course.stopped, CANCELLED)
-            await ending.abandon(RunState.CANCELLED, "its caller left")
-            raise
-        except SessionBusy as error:
-            error.usage = course.usage
-            await (ending.drop() if course.begun else ending.abandon(RunState.FAILED, error.reason))
+            return await self._cancelled(task)
+        except TimeoutError:
+            if limit.expired():
+                return await self._out_of_time()
+            await self._fail()
             raise
         except MeshError as error:
-            # A model call that failed may have cost something too.
-            error.usage = course.usage = course.usage + (error.usage or Usage())
-            await ending.abandon(RunState.FAILED, error.reason, error=error)
-            raise
+            return await self._refused(error)
         except Exception:
-            fault = InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
-            await ending.abandon(RunState.FAILED, fault.reason, error=fault)
+            await self._fail()
             raise
+
+    async def _cancelled(self, task: asyncio.Task[object]) -> Reply:
+        """The reply of a run that somebody ended; raises what else its cancellation means."""
+        if self._talk.lost:
+            task.uncancel()
+            await self._ending.drop()
+            raise SessionBusy(TAKEN_OVER)
+        if self._course.stopped:
+            task.uncancel()
+            return await self._stop(RunState.CANCELLED, self._course.stopped, CANCELLED)
+        if self._detached:
+            await self._ending.abandon(RunState.INTERRUPTED, "its node stopped")
+        else:
+            await self._ending.abandon(RunState.CANCELLED, "its caller left")
+        raise asyncio.CancelledError
+
+    async def _out_of_time(self) -> Reply:
+        if self._course.begun:
+            return await self._stop(RunState.INCOMPLETE, "deadline", SPENT["deadline"])
+        await self._ending.abandon(RunState.INCOMPLETE, "deadline")
+        raise DeadlinePassed("the deadline passed while earlier turns of this session ran")
+
+    async def _refused(self, error: MeshError) -> Reply:
+        course = self._course
+        # A model call that failed may have cost something too.
+        error.usage = course.usage = course.usage + (error.usage or Usage())
+        if isinstance(error, Cancelled) and course.begun:
+            return await self._stop(RunState.CANCELLED, CANCELLED_REASON, CANCELLED)
+        if isinstance(error, SessionBusy) and course.begun:
+            await self._ending.drop()
+        else:
+            await self._ending.abandon(RunState.FAILED, error.reason, error=error)
+        raise error
+
+    async def _fail(self) -> None:
+        fault = InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
+        await self._ending.abandon(RunState.FAILED, fault.reason, error=fault)
 
     async def _stop(self, state: RunState, reason: str, text: str) -> Reply:
         """Ends the run for good in the middle; its reply, or the one that was stored just before."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from retinue.agent.host import Host
-from retinue.agent.keys import RUN_TTL_S, cancelled_key, run_key
+from retinue.agent.keys import RUN_TTL_S, run_key
 from retinue.agent.runs.course import Course
 from retinue.agent.runs.events import Events
 from retinue.agent.runs.ledger import Found, Ledger
@@ -25,7 +25,6 @@ from retinue.agent.turn.ending import Ending
 from retinue.agent.turn.pending import answers_to
 from retinue.service.background import together
 from retinue.service.chat import Call, Reply, RunState, StatusNote, ToolCall, ToolStatus
-from retinue.service.errors import Cancelled
 from retinue.service.store import Conflict
 
 log = logging.getLogger("retinue.agent")
@@ -98,6 +97,7 @@ class Opening:
             await together(self._events.resume(found.run_id), self._talk.close())
             return found.record.as_reply(found.run_id)
         self._course.begun = True
+        self._course.start_clock(self._host.limits.time_s)
         return found
 
     async def _queue(self, found: Found | None, message: str) -> None:
@@ -178,7 +178,7 @@ class Opening:
         return tool is not None and tool.idempotent
 
     async def _start(self, message: str) -> Start | Reply:
-        course, store = self._course, self._host.store
+        course = self._course
         if self._steers is not None:
             await self._steers.drop(course.id)
         repairs = await self._repairs(open_calls(self._talk.entries))
@@ -192,12 +192,8 @@ class Opening:
         opened = self._ledger.open(course.id, course.root, at=self._talk.length)
         offered = None
         if child:
-            *_, cancelled, offered = await together(
-                *opened, store.get(cancelled_key(course.root)), self._purse.take_model_call()
-            )
+            *_, offered = await together(*opened, self._purse.take_model_call())
             opened = []
-            if cancelled:
-                raise Cancelled("the whole task that this belongs to was cancelled")
         said = user_entry(message, self._call, run_id=course.id)
         stored = (*opened, self._talk.append(*repairs, said))
         *_, taken = await together(*stored, *(() if child else (self._purse.take_model_call(),)))

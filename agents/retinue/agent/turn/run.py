@@ -6,7 +6,6 @@ model or know how it is served; its limits are the host's and the tree's, and it
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -50,7 +49,7 @@ from retinue.service.chat import (
     ToolStarted,
 )
 from retinue.service.envelope import Envelope
-from retinue.service.errors import ModelUnavailable
+from retinue.service.errors import BudgetSpent, ModelUnavailable
 from retinue.service.names import new_id
 from retinue.service.text import Joiner, sane
 from retinue.service.usage import Usage
@@ -93,11 +92,13 @@ class Run:
         self._tasks = Tasks(host.store, host.name, call.session)
         self._budget = call.envelope.budget or host.limits.budget
         self._ancestors: int = parent._ancestors + 1 if parent else len(call.envelope.path)
-        self._purse = Purse(host.store, course.root, self._budget, ancestors=self._ancestors)
-        self._deadline = call.envelope.deadline or asyncio.get_running_loop().time() + host.limits.time_s
+        self._purse = Purse(host.store, course.root, self._budget, ancestors=self._ancestors, gate=host.gate)
+        course.deadline = call.envelope.deadline
+        if course.deadline is None and not call.detach:
+            course.start_clock(host.limits.time_s)
         self._again: frozenset[str] = frozenset()
         self._ending = Ending(host, talk, call, course, ledger=ledger, events=events)
-        self.execution = Execution(host, talk, course, self._turn, ending=self._ending, deadline=self._deadline)
+        self.execution = Execution(host, talk, course, self._turn, ending=self._ending, detached=call.detach)
         self._opening = ledger and Opening(
             host,
             talk,
@@ -147,7 +148,7 @@ class Run:
             return start
         offered = start.offered
         if start.again:
-            self._again = frozenset(call.id for call in start.again)
+            self._again = frozenset(call.id for call in start.again if call.id not in course.answers)
             if waiting := await self._act(start.again):
                 return waiting
             offered = await self._next()
@@ -170,7 +171,16 @@ class Run:
             over = {one.id for one in spoilt}
             if waiting := await self._act([call for call in step if call.id not in over]):
                 return waiting
-            offered = await self._next()
+            try:
+                offered = await self._next()
+            except BudgetSpent as spent:
+                return await self._run_out(spent.facts["limit"])
+
+    async def _run_out(self, limit: str) -> Reply:
+        """The reply of a run whose tree has nothing left for another model call."""
+        reply = self._ending.reply(SPENT[limit], RunState.INCOMPLETE, limit)
+        await self._ending.end(reply)
+        return reply
 
     async def _begin_alone(self) -> Start:
         """Begins a sub-agent's run, which only its parent and the list of its tree know of."""
@@ -250,6 +260,7 @@ class Run:
             keep=self._keep,
             answers=course.answers,
             use=self._use,
+            waits=self._parent is None,
         )
         pending = await batch.run(calls)
         order = {call_id: place for place, call_id in enumerate(course.wanted)}
@@ -299,10 +310,10 @@ class Run:
     def _envelope(self) -> Envelope:
         """The envelope of what this run calls. A sub-agent's is its parent's, with its own run id."""
         if self._parent:
-            return replace(self._parent._envelope(), parent=self.course.id, deadline=self._deadline)
+            return replace(self._parent._envelope(), parent=self.course.id, deadline=self.course.deadline)
         call = self._call.envelope
         child = call.child(agent=self._host.name, run_id=self.course.id, to="", budget=self._budget)
-        return replace(child, root=self.course.root, deadline=self._deadline)
+        return replace(child, root=self.course.root, deadline=self.course.deadline)
 
     async def _save_plan(self, plan: Plan) -> None:
         await self._talk.set_plan(plan)
@@ -346,7 +357,7 @@ class Run:
     async def _send(self, host: Host, message: str) -> Reply:
         """Starts a sub-agent that nobody waits for, as a run with a record of its own; how it stands."""
         run_id, ticket = new_id("run-"), new_id()
-        call = Call(envelope=replace(self._envelope(), deadline=None))
+        call = Call(envelope=replace(self._envelope(), deadline=None), detach=True)
         talk = Scratch(host.places, place=errand_key(run_id), ticket=ticket)
         run = Run(
             host,
