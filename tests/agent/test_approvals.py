@@ -60,8 +60,9 @@ async def test_an_approved_call_is_made_once_and_the_run_goes_on_at_another_repl
         assert (reply.state, reply.text, reply.run_id) == (RunState.COMPLETED, "there it is", waiting.run_id)
         assert [each.result for each in reply.tool_calls] == ["bought a car"]
         assert await two.ask("buy a car", Call(request_id="one")) == reply
+        assert await two.resolve(waiting.run_id, pending.id, YES) is RunState.COMPLETED
         with pytest.raises(Invalid):
-            await two.resolve(waiting.run_id, pending.id, YES)
+            await two.resolve(waiting.run_id, pending.id, NO)
     assert shop.bought == ["a car"]
 
 

@@ -200,7 +200,7 @@ async def test_text_that_comes_in_many_pieces_is_stored_in_few_events(shared_sto
         events = await watched(clerk, reply.run_id)
     said = "".join(event.body.text for event in events if isinstance(event.body, TextDelta))
     assert said == reply.text == text
-    assert (await shared_store.read(events_key(reply.run_id))).length < 20
+    assert (await shared_store.read(events_key("clerk", "", reply.run_id))).length < 20
 
 
 async def test_a_repeated_stream_shows_the_whole_run_again_and_runs_nothing(shared_store: Store) -> None:

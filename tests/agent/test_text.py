@@ -49,7 +49,7 @@ class Deltas:
 async def stored(store: Store, reply: Reply) -> str:
     """All that was stored of the turn; it fails when that is no UTF-8."""
     history = await store.read(history_key("clerk", reply.session))
-    events = await store.read(events_key(reply.run_id))
+    events = await store.read(events_key("clerk", reply.session, reply.run_id))
     assert all(entry.decode() is not None for entry in history.entries)
     return "\n".join(str(json.loads(entry)) for entry in history.entries) + str(events.entries)
 

@@ -346,3 +346,14 @@ async def test_twenty_owners_in_two_processes_append_in_the_order_of_acceptance(
         assert sorted(accepted) == sorted(owners)
         assert [entry.decode() for entry in (await store.read(LOG)).entries] == list(accepted)
         assert await store.line(LEASE) == Line("", ())
+
+
+async def test_a_delete_is_refused_when_the_lease_is_over(store: Store) -> None:
+    lease = await taken(store, "a")
+    await store.put(LEASE + "/plan", b"1")
+    await lapse(store, lease)
+    holder = await taken(store, "b")
+    with pytest.raises(Fenced):
+        await store.delete(LEASE + "/plan", lease=lease)
+    assert await store.get(LEASE + "/plan") == b"1"
+    assert await store.delete(LEASE + "/plan", LEASE + "/none", lease=holder) == 1

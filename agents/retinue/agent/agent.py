@@ -29,7 +29,7 @@ from retinue.agent.session.places import Places
 from retinue.agent.session.tails import Tails
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
-from retinue.agent.turn.pending import answers_to, give_answer
+from retinue.agent.turn.pending import answers_to, give_answer, was_given
 from retinue.agent.turn.run import Run
 from retinue.service.background import Background
 from retinue.service.chat import (
@@ -43,9 +43,9 @@ from retinue.service.chat import (
     Reply,
     RunState,
 )
-from retinue.service.errors import InternalError, Invalid, MeshError, UnknownName
+from retinue.service.errors import Cancelled, InternalError, Invalid, MeshError, UnknownName
 from retinue.service.mesh import Mesh
-from retinue.service.names import check_name, check_session
+from retinue.service.names import check_name, check_request_id, check_session
 from retinue.service.text import sane
 
 log = logging.getLogger("retinue.agent")
@@ -166,10 +166,7 @@ class Agent:
         run = self._admit(message, call, self._entered())
         if call.detach:
             return await run.execution.detach()
-        reply = await run.execution.execute()
-        if self._hooks.on_event:
-            self._hooks.on_event(run.events.last(Completed(reply)))
-        return reply
+        return await run.execution.execute()
 
     async def stream(self, message: str, call: Call = Call()) -> AsyncGenerator[Event, None]:
         """One turn as it happens; leaving the iterator ends the run, unless the call says `detach`."""
@@ -226,12 +223,14 @@ class Agent:
         if record.state is RunState.WAITING and pending_id not in {each.id for each in pending}:
             waits = ", ".join(each.id for each in pending)
             raise Invalid(f"{run_id} does not wait for {pending_id!r}; it waits for {waits}", field="pending_id")
+        if record.state is not RunState.WAITING and await was_given(host.store, run_id, pending_id, answer):
+            return record.state
         if record.state is not RunState.WAITING:
             raise Invalid(f"{run_id} waits for nothing: it is {record.state.name}", field="run_id")
         await give_answer(host.store, run_id, pending_id, answer)
         if await answers_to(host.store, run_id, pending) is None:
             return RunState.WAITING
-        call = Call(session=record.session, envelope=record.envelope, detach=True)
+        call = Call(session=record.session, request_id=record.request_id, envelope=record.envelope, detach=True)
         return (await Run.of_session(host, call, "", known=run_id).execution.detach()).state
 
     async def history(self, session: str = "", *, page_size: int = 0, page_token: str = "") -> History:
@@ -249,8 +248,8 @@ class Agent:
         """Forgets the session once its running turns are over; returns how many messages it had."""
         session = check_session(session, derived=True)
         host = self._entered()
-        async with host.places.held(lease_key(self.name, session)):
-            return await clear_history(host.store, self.name, session)
+        async with host.places.held(lease_key(self.name, session)) as lease:
+            return await clear_history(host.store, self.name, session, lease=lease)
 
     def describe(self) -> Description:
         """What this agent says of itself; its model and the tools of its services only while it serves."""
@@ -288,8 +287,9 @@ class Agent:
     ) -> Run:
         """The run of a message that may be asked here; raises what speaks against it, before anything is begun."""
         call.envelope.check(self.name)
-        if not message and not call.parts:
+        if not message.strip() and not call.parts:
             raise Invalid("the message is empty", field="message")
+        check_request_id(call.request_id)
         call = replace(call, session=check_session(call.session, derived=call.envelope.delegated))
         if call.detach:
             # Its caller's deadline is for the answer that comes at once.
@@ -298,7 +298,11 @@ class Agent:
 
 
 async def _drive(run: Run, events: asyncio.Queue[Event | MeshError]) -> None:
-    outcome = await run.execution.outcome()
+    try:
+        outcome = await run.execution.outcome()
+    except asyncio.CancelledError:
+        events.put_nowait(Cancelled("the agent was left before the turn had ended"))
+        raise
     if isinstance(outcome, Reply):
         events.put_nowait(run.events.last(Completed(outcome)))
     else:

@@ -49,9 +49,9 @@ def run_key(run_id: str) -> str:
     return f"run/{{{run_id}}}"
 
 
-def events_key(run_id: str) -> str:
-    """The log of a run's events, its end excepted."""
-    return f"{run_key(run_id)}/events"
+def events_key(agent: str, session: str, run_id: str) -> str:
+    """The log of a run's events, its end excepted: beside the session's lease, which fences it."""
+    return f"{_session(agent, session)}/events/{run_id}"
 
 
 def answers_key(run_id: str) -> str:
@@ -59,9 +59,9 @@ def answers_key(run_id: str) -> str:
     return f"{run_key(run_id)}/answers"
 
 
-def errand_key(run_id: str) -> str:
+def errand_key(agent: str, run_id: str) -> str:
     """The lease of a sub-agent's run that nobody waits for."""
-    return f"{run_key(run_id)}/lease"
+    return f"{_session(agent, '')}/errand/{run_id}"
 
 
 def spent_key(root: str, what: str) -> str:

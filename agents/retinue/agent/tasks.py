@@ -20,7 +20,7 @@ from retinue.agent.runs.record import Record
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
 from retinue.service.background import Background
 from retinue.service.chat import Reply, RunState, ToolStatus
-from retinue.service.errors import UnknownName
+from retinue.service.errors import StoreUnavailable, UnknownName
 from retinue.service.names import did_you_mean
 from retinue.service.store import Store
 
@@ -90,7 +90,7 @@ class Tasks:
         return ToolResult(_told(tasks))
 
     async def _ended(self, run_id: str) -> None:
-        with contextlib.suppress(UnknownName):
+        with contextlib.suppress(UnknownName, StoreUnavailable):
             await self._book.ended(run_id)
 
     async def _unknown(self, run_ids: Sequence[str]) -> ToolResult | None:

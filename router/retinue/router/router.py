@@ -187,6 +187,8 @@ class Router:
         """Hands the answer on to the agent whose run waits for it."""
         desk = self._mounted()
         record = await RunBook(desk.mesh.store).record(run_id)
+        if record.agent == self._name:
+            raise Invalid(f"{run_id} waits for nothing: it is {record.state.name}", field="run_id")
         return await desk.mesh.peer(record.agent).resolve(run_id, pending_id, answer)
 
     async def _route(self, desk: _Desk, message: str, call: Call) -> _Route:

@@ -15,7 +15,6 @@ from retinue.agent.keys import RUN_TTL_S, cancelled_key, cancels_key, events_key
 from retinue.agent.runs.cancels import CANCELLED
 from retinue.agent.runs.events import stored_event
 from retinue.agent.runs.record import Record
-from retinue.service.background import together
 from retinue.service.chat import Completed, Event, Failed, Reply, RunState, ToolCall, ToolStatus
 from retinue.service.errors import MeshError, UnknownName, build, status_named
 from retinue.service.store import Conflict, Store
@@ -25,6 +24,8 @@ log = logging.getLogger("retinue.agent")
 # How soon a change is seen, seconds: at first, and after a while without any.
 _LOOK_S = (0.02, 0.25)
 _PAGE = 256
+# How many bytes of whole results go with a reply, which must fit in one message; others stay as the model saw them.
+MOST_BYTES = 32 * 1024 * 1024
 DIED = "its owner died"
 
 
@@ -49,11 +50,18 @@ class RunBook:
         raise UnknownName(f"there is no run {run_id}: it never was, or was longer than 7 days ago")
 
     async def reply(self, run_id: str) -> Reply:
-        """How the run stands, with its reply once it has one; its tools' results are whole."""
+        """How the run stands, with its reply once it has one; its tools' results are whole, as far as they fit."""
         record = await self.record(run_id)
         reply = record.as_reply(run_id)
-        wholes = await together(*(self._store.get(result_key(run_id, call.id)) for call in reply.tool_calls))
-        return replace(reply, tool_calls=tuple(map(_whole, reply.tool_calls, wholes)))
+        calls, left = [], MOST_BYTES
+        for call in reply.tool_calls:
+            whole = await self._store.get(result_key(run_id, call.id))
+            if whole is not None and len(whole) <= left:
+                left -= len(whole)
+                calls.append(_whole(call, whole))
+            else:
+                calls.append(call)
+        return replace(reply, tool_calls=tuple(calls))
 
     async def watch(self, run_id: str, *, after: int = 0) -> AsyncGenerator[Event, None]:
         """The events behind number `after` as they come, and in the end one Completed or Failed, whatever happens."""
@@ -61,7 +69,7 @@ class RunBook:
         while True:
             # In this order: an end that is seen comes behind all events.
             record = await self.record(run_id)
-            span = await self._store.read(events_key(run_id), after, after + _PAGE)
+            span = await self._store.read(events_key(record.agent, record.session, run_id), after, after + _PAGE)
             for raw in span.entries:
                 event = stored_event(raw)
                 after, pause = event.seq, _LOOK_S[0]
@@ -93,12 +101,15 @@ class RunBook:
             rows = await self._store.rows(tree_key(root))
             members = {root: (await self.record(root)).agent} | {run: agent.decode() for run, agent in rows.items()}
         standing = await self._standing(members)
-        for run in standing:
-            await self._store.put_row(cancels_key(members[run]), run, b"1", ttl=RUN_TTL_S)
-        for run in standing:
-            await self._end(run)
-        for run in standing:
-            await self._store.drop_row(cancels_key(members[run]), run)
+        try:
+            for run in standing:
+                await self._store.put_row(cancels_key(members[run]), run, b"1", ttl=RUN_TTL_S)
+            # Also those that do not run, and that a repeat of their request would go on with.
+            for run in members:
+                await self._end(run)
+        finally:
+            for run in standing:
+                await self._store.drop_row(cancels_key(members[run]), run)
         return len(standing)
 
     async def _standing(self, runs: Iterable[str]) -> list[str]:
@@ -116,31 +127,30 @@ class RunBook:
 
     async def _end(self, run_id: str) -> None:
         """Waits for the run's owner to end it, and notes for good that it was cancelled."""
-        try:
-            await self.ended(run_id)
-        except UnknownName:
-            return  # a sub-agent's, which ends with its parent
-        raw = await self._store.get(run_key(run_id))
-        if raw is None:
-            return
-        record = Record.decode(raw, run_id=run_id)
-        if record.final:
-            return
-        reply = record.reply or record.as_reply(run_id)
-        ended = replace(record, state=RunState.CANCELLED, reason=CANCELLED, reply=replace(reply, pending=()))
-        try:
-            await self._store.put(run_key(run_id), ended.encode(), expect=raw, ttl=RUN_TTL_S)
-        except Conflict:
-            log.info("%s was ended by its owner meanwhile", run_id)
+        while True:
+            try:
+                await self.ended(run_id)
+            except UnknownName:
+                return  # a sub-agent's, which ends with its parent
+            raw = await self._store.get(run_key(run_id))
+            record = None if raw is None else Record.decode(raw, run_id=run_id)
+            if record is None or record.final:
+                return
+            reply = record.reply or record.as_reply(run_id)
+            ended = replace(record, state=RunState.CANCELLED, reason=CANCELLED, reply=replace(reply, pending=()))
+            try:
+                await self._store.put(run_key(run_id), ended.encode(), expect=raw, ttl=RUN_TTL_S)
+            except Conflict:
+                log.info("%s has moved on while it was cancelled: looking again", run_id)
+            else:
+                return
 
     async def _has_owner(self, record: Record) -> bool:
         line = await self._store.line(record.place)
         return record.ticket == line.holder or record.ticket in line.waiting
 
 
-def _whole(call: ToolCall, whole: bytes | None) -> ToolCall:
-    if whole is None:
-        return call
+def _whole(call: ToolCall, whole: bytes) -> ToolCall:
     text = whole.decode()
     return replace(call, result=text) if call.status is ToolStatus.OK else replace(call, error=text)
 

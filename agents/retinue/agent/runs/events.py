@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -17,8 +17,8 @@ from retinue.agent.keys import RUN_TTL_S, events_key
 from retinue.service import wire
 from retinue.service.background import Background
 from retinue.service.chat import Body, Event, TextDelta, ThinkingDelta, ToolInput
-from retinue.service.errors import MeshError, SessionBusy
-from retinue.service.store import Conflict, Store
+from retinue.service.errors import SessionBusy
+from retinue.service.store import Conflict, Lease, Span, Store
 from retinue.v1 import agent_pb2 as pb
 
 Sink: TypeAlias = Callable[[Event], None]
@@ -38,24 +38,48 @@ class _Piece:
     stored: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class EventLog:
+    """Where events of a session's runs are kept, and the lease that whoever adds to them must hold."""
+
+    store: Store
+    agent: str
+    session: str
+    lease: Callable[[], Lease | None]
+
+    def add(self, run_id: str, events: Sequence[Event]) -> Awaitable[int]:
+        """Adds events at the place that their numbers say; to be awaited. Conflict where something else stands."""
+        raw = [wire.to_event(event).SerializeToString() for event in events]
+        at, lease = events[0].seq - 1, self.lease()
+        return self.store.append(self._key(run_id), raw, at=at, lease=lease, ttl=RUN_TTL_S)
+
+    def read(self, run_id: str, start: int, stop: int | None) -> Awaitable[Span]:
+        """Events as they are stored, from that place on."""
+        return self.store.read(self._key(run_id), start, stop)
+
+    def _key(self, run_id: str) -> str:
+        return events_key(self.agent, self.session, run_id)
+
+
 class Events:
     """The events of one run, shown to `hook` and `live` once they are stored, which for `live` is done without delay.
 
-    Without a `store` they are only shown, at once: those of a sub-agent, which its parent stores.
+    Without a `kept` log they are only shown, at once: those of a sub-agent, which its parent stores.
     """
 
     def __init__(
         self,
         run_id: str,
         *,
-        store: Store | None,
+        kept: EventLog | None,
         tasks: Background,
         hook: Sink | None = None,
         live: Sink | None = None,
     ) -> None:
         self.run_id = run_id
         self._sinks = [sink for sink in (hook, live) if sink is not None]
-        self._store = store
+        self._hook = hook
+        self._kept = kept
         self._tasks = tasks
         self._live = live
         self._seq = 0
@@ -63,7 +87,7 @@ class Events:
         self._unshown: deque[_Piece] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._last_flush = float("-inf")
-        self._fault: MeshError | None = None
+        self._fault: Exception | None = None
 
     async def resume(self, run_id: str, *, note: Body | None = None) -> None:
         """Goes on with the events of a run that was begun before: `live` is shown them, and the count goes on.
@@ -71,10 +95,10 @@ class Events:
         With a `note` that is told next, under the number that the end of the run had when it was seen as ended.
         """
         self.run_id = run_id
-        if self._store is None:
+        if self._kept is None:
             return
         live = self._live
-        span = await self._store.read(events_key(run_id), 0, None if live else 0)
+        span = await self._kept.read(run_id, 0, None if live else 0)
         if live is not None:
             for raw in span.entries:
                 live(stored_event(raw))
@@ -85,7 +109,7 @@ class Events:
     def emit(self, body: Body, *, run_id: str = "", parent_tool_id: str = "") -> None:
         """Tells what happened; `run_id` and `parent_tool_id` are those of a sub-agent whose event this is."""
         event = Event(self._seq + 1, run_id or self.run_id, body, parent_tool_id)
-        if self._store is None:
+        if self._kept is None:
             self._seq += 1
             self._show(event)
             return
@@ -107,21 +131,20 @@ class Events:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._store is None or not self._gathered:
+        if self._kept is None or not self._gathered:
             return self._nothing()
         piece = _Piece(self._gathered)
         self._gathered = []
         self._unshown.append(piece)
         self._last_flush = asyncio.get_running_loop().time()
-        raw = [wire.to_event(event).SerializeToString() for event in piece.events]
-        at = piece.events[0].seq - 1
-        return self._stored(piece, self._store.append(events_key(self.run_id), raw, at=at, ttl=RUN_TTL_S))
+        return self._stored(piece, self._kept.add(self.run_id, piece.events))
 
     async def recover(self) -> None:
         """Finds out what of the events that were being stored stands there, and gathers the rest again."""
-        if self._store is None:
+        if self._kept is None:
             return
-        length = (await self._store.read(events_key(self.run_id), 0, 0)).length
+        self._fault = None
+        length = (await self._kept.read(self.run_id, 0, 0)).length
         unsure = [event for piece in self._unshown for event in piece.events]
         self._unshown.clear()
         for event in unsure:
@@ -132,6 +155,12 @@ class Events:
     def last(self, body: Body) -> Event:
         """The end of the run, for whoever shows it: it is kept with the run and not among the events."""
         return Event(self._seq + 1, self.run_id, body)
+
+    def tell(self, body: Body) -> None:
+        """Shows the end of the run to the hook."""
+        if self._hook in self._sinks:
+            self._sinks = [sink for sink in self._sinks if sink is self._hook]
+            self._show(self.last(body))
 
     def _join(self, event: Event) -> bool:
         """Adds the event to the one before, where both are pieces of one text."""
@@ -157,7 +186,7 @@ class Events:
     async def _flush_or_note(self) -> None:
         try:
             await self.flush()
-        except MeshError as error:
+        except Exception as error:
             # The run hears of it when it stores its next step, and ends.
             self._fault = error
 
@@ -177,8 +206,13 @@ class Events:
             raise self._fault
 
     def _show(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink(event)
+        for sink in tuple(self._sinks):
+            try:
+                sink(event)
+            except Exception as error:
+                log.exception("on_event failed in %s", self.run_id)
+                self._sinks.remove(sink)
+                self._fault = error
 
 
 def stored_event(raw: bytes) -> Event:

@@ -47,6 +47,7 @@ class Ledger:
             parent=envelope.parent,
             path=envelope.path,
             budget=envelope.budget.encode() if envelope.budget else "",
+            request_id=call.request_id,
             place=place,
             ticket=ticket,
         )

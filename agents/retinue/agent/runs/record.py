@@ -18,7 +18,20 @@ from retinue.service.envelope import Budget, Envelope
 from retinue.service.text import sane_json
 from retinue.service.usage import Usage
 
-_PLAIN = ("agent", "session", "root", "parent", "budget", "place", "ticket", "reason", "status", "message", "at")
+_PLAIN = (
+    "agent",
+    "session",
+    "root",
+    "parent",
+    "budget",
+    "request_id",
+    "place",
+    "ticket",
+    "reason",
+    "status",
+    "message",
+    "at",
+)
 _USAGE = ("input", "output", "cached", "reasoning", "model_calls")
 
 
@@ -38,6 +51,7 @@ class Record:
     parent: str = ""
     path: tuple[str, ...] = ()
     budget: str = ""
+    request_id: str = ""
     place: str = ""
     ticket: str = ""
     state: RunState = RunState.RUNNING

@@ -12,7 +12,7 @@ import orjson
 
 from retinue.agent.keys import history_key, lease_key, plan_key, session_ttl
 from retinue.agent.runs.events import TAKEN_OVER
-from retinue.agent.session.history import INTERRUPTED, Entry, decode, encode, last_groups, valid
+from retinue.agent.session.history import INTERRUPTED, Entry, begins, decode, encode, last_groups, valid
 from retinue.agent.session.places import Places
 from retinue.agent.session.tails import Tail, Tails
 from retinue.service.background import together
@@ -39,6 +39,11 @@ class Conversation(Protocol):
     @property
     def length(self) -> int:
         """How many entries it has in all."""
+        ...
+
+    @property
+    def lease(self) -> Lease | None:
+        """What its run holds while it writes; None where there is none."""
         ...
 
     @property
@@ -96,13 +101,14 @@ class Scratch:
         self.entries: list[Entry] = []
         self.plan: Plan = ()
         self.place = place
+        self.lease: Lease | None = None
         self._places = places
         self._ticket = ticket
 
     async def load(self, groups: int) -> bool:
         """There is nothing to load."""
         if self._places is not None:
-            await self._places.ask(self.place, self._ticket)
+            self.lease = await self._places.ask(self.place, self._ticket)
         return True
 
     async def wait(self, groups: int) -> None:
@@ -155,7 +161,7 @@ class Session:
         self._groups = 0
         self._ticket = ticket
         self._claim = claim
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None
         self._history_key = history_key(agent, session)
         self._plan_key = plan_key(agent, session)
         self._ttl = session_ttl(session)
@@ -163,18 +169,19 @@ class Session:
 
     @property
     def lapsed(self) -> bool:
-        return self._lease is not None and self._lease.lapsed
+        return self.lease is not None and self.lease.lapsed
 
     @property
     def lost(self) -> bool:
-        given_back = self._lease is None or self._given_back
-        return self._refused or not (given_back or self._places.holds(self._lease))
+        if self.lease is None or self._given_back:
+            return self._refused
+        return self._refused or not self._places.holds(self.lease)
 
     def load(self, groups: int) -> Awaitable[bool]:
         return self._loaded(groups, self._places.ask(self.place, self._ticket, claim=self._claim), *self._ask(groups))
 
     async def wait(self, groups: int) -> None:
-        self._lease = await self._places.wait(self.place, self._ticket, claim=self._claim)
+        self.lease = await self._places.wait(self.place, self._ticket, claim=self._claim)
         await self._read(groups, *await together(*self._ask(groups)))
 
     def _ask(self, groups: int) -> tuple[Awaitable[Span], Awaitable[bytes | None]]:
@@ -185,8 +192,8 @@ class Session:
     async def _loaded(
         self, groups: int, lease: Awaitable[Lease | None], tail: Awaitable[Span], stored_plan: Awaitable[bytes | None]
     ) -> bool:
-        self._lease, span, plan = await together(lease, tail, stored_plan)
-        if self._lease is None:
+        self.lease, span, plan = await together(lease, tail, stored_plan)
+        if self.lease is None:
             return False
         await self._read(groups, span, plan)
         return True
@@ -214,8 +221,7 @@ class Session:
         want = 4 * groups
         while True:
             self.entries = [decode(raw) for raw in span.entries]
-            begins = sum(entry.message.role == "user" for entry in self.entries)
-            if span.start == 0 or begins > groups:
+            if span.start == 0 or sum(map(begins, self.entries)) > groups:
                 return span
             want *= 2
             span = await self._store.read(self._history_key, -want)
@@ -235,7 +241,7 @@ class Session:
         # before anything is awaited, it is right for each, since the store keeps the order of the calls.
         at, self.length = self.length, self.length + len(entries)
         raw = [encode(entry) for entry in entries]
-        sent = self._store.append(self._history_key, raw, at=at, lease=self._lease, ttl=self._ttl)
+        sent = self._store.append(self._history_key, raw, at=at, lease=self.lease, ttl=self._ttl)
         return self._appended(sent, entries, raw)
 
     async def _appended(self, sent: Awaitable[int], entries: Sequence[Entry], raw: Sequence[bytes]) -> None:
@@ -245,7 +251,7 @@ class Session:
         self._last = raw[-1] if raw else self._last
 
     async def set_plan(self, plan: Plan) -> None:
-        sent = self._store.put(self._plan_key, encode_plan(plan), lease=self._lease, ttl=self._ttl)
+        sent = self._store.put(self._plan_key, encode_plan(plan), lease=self.lease, ttl=self._ttl)
         await self._written(sent)
         self.plan = plan
 
@@ -272,7 +278,7 @@ async def read_history(store: Store, agent: str, session: str, *, page_size: int
         end = begin + len(entries)
         if end == span.length and end <= stop:
             break
-        starts = [at for at, entry in enumerate(entries) if at and entry.message.role == "user"]
+        starts = [at for at, entry in enumerate(entries) if at and begins(entry)]
         if starts:
             entries, end = entries[: starts[-1]], begin + starts[-1]
             break
@@ -285,10 +291,16 @@ async def read_history(store: Store, agent: str, session: str, *, page_size: int
     return History(tuple(entry.message for entry in page), plan, str(end) if end < span.length else "")
 
 
-async def clear_history(store: Store, agent: str, session: str) -> int:
-    """Forgets the session's messages and plan; returns how many messages there were. The caller holds the session."""
+async def clear_history(store: Store, agent: str, session: str, *, lease: Lease | None = None) -> int:
+    """Forgets the session's messages and plan; returns how many messages there were.
+
+    `lease` is the session's, where it has one: SessionBusy, and nothing forgotten, when that was lost meanwhile.
+    """
     length = (await store.read(history_key(agent, session), 0, 0)).length
-    await store.delete(history_key(agent, session), plan_key(agent, session))
+    try:
+        await store.delete(history_key(agent, session), plan_key(agent, session), lease=lease)
+    except Conflict:
+        raise SessionBusy(TAKEN_OVER) from None
     return length
 
 

@@ -31,13 +31,15 @@ class Steers:
         await self._store.put_row(self._key, run_id, row, ttl=RUN_TTL_S)
 
     async def take(self, into: str) -> list[Entry]:
-        """The messages offered to run `into`, in the order of the line; those whose run is gone are passed over."""
+        """The messages offered to run `into`, in the order of the line; those whose run is gone are dropped."""
         rows = await self._store.rows(self._key)
         if not rows:
             return []
         waiting = {ticket: place for place, ticket in enumerate((await self._store.line(self._place)).waiting)}
         offers = {run: orjson.loads(row) for run, row in rows.items()}
         alive = [run for run, offer in offers.items() if offer["ticket"] in waiting]
+        for run in offers.keys() - set(alive):
+            await self.drop(run)
         alive.sort(key=lambda run: waiting[offers[run]["ticket"]])
         entries = [decode(offers[run]["entry"]) for run in alive]
         return [replace(entry, message=replace(entry.message, run_id=into)) for entry in entries]

@@ -131,7 +131,7 @@ def valid(entries: Sequence[Entry], *, open_text: str = INTERRUPTED) -> list[Ent
     for entry in entries:
         if entry.call:
             results.setdefault(entry.call.id, entry)
-    begin = next((at for at, entry in enumerate(entries) if entry.message.role == "user"), len(entries))
+    begin = next((at for at, entry in enumerate(entries) if begins(entry)), len(entries))
     conversation: list[Entry] = []
     for entry in entries[begin:]:
         if entry.call:
@@ -143,10 +143,15 @@ def valid(entries: Sequence[Entry], *, open_text: str = INTERRUPTED) -> list[Ent
     return conversation
 
 
+def begins(entry: Entry) -> bool:
+    """Whether a turn begins here: with a person's message that did not go into the turn of another."""
+    return entry.message.role == "user" and not entry.origin
+
+
 def last_groups(entries: Sequence[Entry], limit: int) -> Sequence[Entry]:
     """The last `limit` groups: a person's message and all up to the next one. Never cuts inside a group."""
-    begins = [at for at, entry in enumerate(entries) if entry.message.role == "user"]
-    return entries[begins[-limit] :] if len(begins) > limit else entries
+    first = [at for at, entry in enumerate(entries) if begins(entry)]
+    return entries[first[-limit] :] if len(first) > limit else entries
 
 
 def to_model(entries: Iterable[Entry], *, model: str) -> tuple[ModelMessage, ...]:

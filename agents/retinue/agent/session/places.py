@@ -60,16 +60,27 @@ class Places:
     async def wait(self, key: str, ticket: str, *, claim: str = "") -> Lease:
         """The lease of `key`, once it is this ticket's turn. Raises SessionBusy when its place was lost meanwhile."""
         pause, longest = _PAUSE_S[0], min(_PAUSE_S[1], self._ttl * RENEW_PART)
+        loop, away = asyncio.get_running_loop(), None
         lost = "this node was away for too long and lost its place in the session's line; send the message again"
         while True:
             freed = self._freed.setdefault(key, asyncio.Event())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause * random.uniform(0.5, 1.0)):
                     await freed.wait()
-            answer = self._store.acquire(key, ticket, ttl=self._ttl, claim=claim, join=False)
-            if lease := await self._asked(answer, lost):
-                return lease
+            try:
+                if lease := await self._asked(self._again(key, ticket, claim), lost):
+                    return lease
+                away = None
+            except StoreUnavailable as error:
+                # A place outlives a store that is away for a moment; after that it is lost anyway.
+                away = away or loop.time()
+                if loop.time() - away > self._ttl:
+                    raise
+                log.warning("a turn of %s waits for the store: %s", key, error)
             pause = min(pause * 2, longest)
+
+    def _again(self, key: str, ticket: str, claim: str) -> Awaitable[Lease | Place | None]:
+        return self._store.acquire(key, ticket, ttl=self._ttl, claim=claim, join=False)
 
     def give_back(self, key: str, ticket: str) -> Awaitable[None]:
         """Gives the lease or the place of the ticket back, whichever it has; what it returns is awaited."""

@@ -17,7 +17,7 @@ from retinue.agent.runs.ledger import Ledger
 from retinue.agent.session.conversation import Conversation
 from retinue.agent.session.history import interrupted, open_calls, tool_entry
 from retinue.service.background import together
-from retinue.service.chat import Call, Pending, Reply, RunState, ToolCall
+from retinue.service.chat import Call, Completed, Failed, Pending, Reply, RunState, ToolCall
 from retinue.service.errors import MeshError
 
 log = logging.getLogger("retinue.agent")
@@ -84,6 +84,10 @@ class Ending:
         """
         work = self._store_end(state, reason, text, error) if self._course.begun else self._leave()
         return await asyncio.shield(self._host.tasks.finish(work))
+
+    def tell(self, body: Completed | Failed) -> None:
+        """Tells the hook how the run ended."""
+        self._events.tell(body)
 
     async def drop(self) -> None:
         """Forgets a run that another owner has taken over: nothing of it can be stored here any more."""

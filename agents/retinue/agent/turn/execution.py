@@ -15,7 +15,7 @@ from retinue.agent.runs.course import Course
 from retinue.agent.runs.events import TAKEN_OVER
 from retinue.agent.session.conversation import Conversation
 from retinue.agent.turn.ending import Ending
-from retinue.service.chat import Reply, RunState
+from retinue.service.chat import Completed, Failed, Reply, RunState
 from retinue.service.envelope import HOP_MARGIN_S
 from retinue.service.errors import Cancelled, DeadlinePassed, InternalError, MeshError, SessionBusy
 from retinue.service.usage import Usage
@@ -52,6 +52,16 @@ class Execution:
 
     async def execute(self) -> Reply:
         """Runs the turn to its end, once it is its turn. Raises MeshError when it failed; the stored state says so."""
+        try:
+            reply = await self._carry_out()
+        except MeshError as error:
+            if self._course.begun:
+                self._ending.tell(Failed(error))
+            raise
+        self._ending.tell(Completed(reply))
+        return reply
+
+    async def _carry_out(self) -> Reply:
         course, task = self._course, asyncio.current_task()
         assert task is not None, "a run is executed in a task"
         limit = asyncio.timeout_at(None if course.deadline is None else course.deadline - HOP_MARGIN_S / 2)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, run_key
+from retinue.agent.runs.book import failure
 from retinue.agent.runs.course import Course
 from retinue.agent.runs.events import Events
 from retinue.agent.runs.ledger import Found, Ledger
@@ -25,6 +26,7 @@ from retinue.agent.turn.ending import Ending
 from retinue.agent.turn.pending import answers_to
 from retinue.service.background import together
 from retinue.service.chat import Call, Reply, RunState, StatusNote, ToolCall, ToolStatus
+from retinue.service.errors import SessionBusy
 from retinue.service.store import Conflict
 
 log = logging.getLogger("retinue.agent")
@@ -108,7 +110,13 @@ class Opening:
             self._adopt(found)
         if found is None or found.record is None:
             self._course.begun = True
-            await together(*self._ledger.open(self._course.id, self._course.root))
+            try:
+                await together(*self._ledger.open(self._course.id, self._course.root))
+            except SessionBusy:
+                # The same request came elsewhere at the same moment, and was noted first.
+                self._course.begun = False
+                if again := await self._ledger.look():
+                    self._adopt(again)
         if self._steers is not None:
             await self._steers.offer(self._course.id, self._course.ticket, message, self._call)
         self._course.accepted.set()
@@ -132,7 +140,11 @@ class Opening:
                 return record.as_reply(run_id)
             self._course.answers = answers
         # Where its message stands, or was about to, tells a run that others came after from one that never began.
-        overtaken = people[-1] != run_id if own else 0 <= record.at != self._talk.length
+        waited = record.state is RunState.WAITING
+        overtaken = people[-1] != run_id if own else waited or 0 <= record.at != self._talk.length
+        if overtaken and record.state is RunState.FAILED:
+            await self._talk.close()
+            raise failure(record)
         if overtaken:
             state = RunState.INTERRUPTED if record.state in (RunState.RUNNING, RunState.WAITING) else record.state
             reply = self._ending.reply("", state, record.reason or OVERTAKEN)

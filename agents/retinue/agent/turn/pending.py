@@ -34,6 +34,11 @@ async def give_answer(store: Store, run_id: str, pending_id: str, answer: Answer
             raise AlreadyExists(f"{pending_id} was answered before: an answer is given once") from None
 
 
+async def was_given(store: Store, run_id: str, pending_id: str, answer: Answer) -> bool:
+    """Whether this very answer was given before."""
+    return (await store.rows(answers_key(run_id))).get(pending_id) == orjson.dumps(asdict(answer))
+
+
 async def use_answer(store: Store, run_id: str, pending_id: str) -> bool:
     """Uses the answer up; False when it was before."""
     try:

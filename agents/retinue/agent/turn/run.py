@@ -17,7 +17,7 @@ from retinue.agent.model import ModelEnd, ModelRequest, ModelText, ModelThinking
 from retinue.agent.plan import plan_tool
 from retinue.agent.prompt import system_prompt
 from retinue.agent.runs.course import Course
-from retinue.agent.runs.events import Events, Sink
+from retinue.agent.runs.events import EventLog, Events, Sink
 from retinue.agent.runs.ledger import Ledger
 from retinue.agent.session.conversation import Conversation, Scratch, Session
 from retinue.agent.session.followups import Steers
@@ -133,7 +133,8 @@ class Run:
             ticket=ticket,
             claim=claim,
         )
-        events = Events(run_id, store=host.store, tasks=host.tasks, hook=host.hooks.on_event, live=sink)
+        kept = EventLog(host.store, host.name, call.session, lambda: talk.lease)
+        events = Events(run_id, kept=kept, tasks=host.tasks, hook=host.hooks.on_event, live=sink)
         ledger = Ledger(host.store, host.name, call, message, place=talk.place, ticket=ticket, known=known)
         steers = Steers(host.store, host.name, call.session)
         return cls(
@@ -345,7 +346,7 @@ class Run:
             errand.message,
             course=Course(id=run_id, root=self.course.root, ticket=""),
             talk=Scratch(),
-            events=Events(run_id, store=None, tasks=host.tasks, live=sink),
+            events=Events(run_id, kept=None, tasks=host.tasks, live=sink),
             parent=self,
         )
         try:
@@ -358,14 +359,14 @@ class Run:
         """Starts a sub-agent that nobody waits for, as a run with a record of its own; how it stands."""
         run_id, ticket = new_id("run-"), new_id()
         call = Call(envelope=replace(self._envelope(), deadline=None), detach=True)
-        talk = Scratch(host.places, place=errand_key(run_id), ticket=ticket)
+        talk = Scratch(host.places, place=errand_key(host.name, run_id), ticket=ticket)
         run = Run(
             host,
             call,
             message,
             course=Course(id=run_id, root=self.course.root, ticket=ticket),
             talk=talk,
-            events=Events(run_id, store=host.store, tasks=host.tasks),
+            events=Events(run_id, kept=EventLog(host.store, host.name, "", lambda: talk.lease), tasks=host.tasks),
             ledger=Ledger(host.store, host.name, call, message, place=talk.place, ticket=ticket),
             parent=self,
         )

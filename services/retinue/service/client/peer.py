@@ -14,7 +14,7 @@ from retinue.service import wire
 from retinue.service.chat import Answer, Call, Completed, Description, Event, Failed, History, Reply, RunState
 from retinue.service.client import Client
 from retinue.service.client.nodes import broke_off
-from retinue.service.errors import InternalError, MeshError
+from retinue.service.errors import DeadlinePassed, InternalError, MeshError
 from retinue.service.names import check_name, new_id
 from retinue.service.text import sane
 from retinue.v1 import agent_pb2 as pb
@@ -108,6 +108,8 @@ class Peer:
                         yield event
                         if isinstance(event.body, Completed | Failed):
                             return
+                except DeadlinePassed:
+                    continue  # of one call: how long a run is watched is the watcher's own to bound
                 except MeshError as error:
                     if not (begun and broke_off(error)):
                         raise

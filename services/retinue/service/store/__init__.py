@@ -122,8 +122,11 @@ class Records(Protocol):
         """
         ...
 
-    def delete(self, *keys: str) -> Awaitable[int]:
-        """Removes logs, records, tables, leases (and who waits for them) and counters; returns how many there were."""
+    def delete(self, *keys: str, lease: Lease | None = None) -> Awaitable[int]:
+        """Removes logs, records, tables, leases (and who waits for them) and counters; returns how many there were.
+
+        `lease` must still be held: Fenced otherwise, and then nothing is removed.
+        """
         ...
 
 

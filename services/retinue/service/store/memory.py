@@ -118,8 +118,9 @@ class MemoryStore:
         self._ends.pop(key, None)
         self._keep(key, ttl)
 
-    async def delete(self, *keys: str) -> int:
+    async def delete(self, *keys: str, lease: Lease | None = None) -> int:
         self._drop_ended()
+        self._fence(" ".join(keys), lease)
         return sum(self._drop(key) for key in keys)
 
     async def rows(self, key: str) -> Mapping[str, bytes]:

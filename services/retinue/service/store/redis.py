@@ -108,8 +108,17 @@ class RedisStore:
     async def _settled(self, sent: _Later[Any]) -> None:
         await sent
 
-    def delete(self, *keys: str) -> _Later[int]:
-        return self._pipeline.send("DEL", *keys) if keys else _nothing()
+    def delete(self, *keys: str, lease: Lease | None = None) -> _Later[int]:
+        if not keys:
+            return _nothing()
+        if lease is None:
+            return self._pipeline.send("DEL", *keys)
+        return self._deleted(self._run(scripts.DELETE, (lease.key, *keys), lease.owner, lease.token), keys, lease)
+
+    async def _deleted(self, sent: _Later[Any], keys: Sequence[str], lease: Lease) -> int:
+        outcome, count = await sent
+        _fence(outcome, " ".join(keys), lease)
+        return int(count)
 
     def rows(self, key: str) -> _Later[Mapping[str, bytes]]:
         return self._paired(self._pipeline.send("HGETALL", key))

@@ -116,6 +116,15 @@ return 'done'
 """
 )
 
+# KEYS: lease, what is to go... ARGV: owner, token.
+DELETE = Script(
+    _FENCE
+    + """
+if not held(KEYS[1], ARGV[1], ARGV[2]) then return {'fenced', 0} end
+return {'done', redis.call('DEL', unpack(KEYS, 2))}
+"""
+)
+
 # KEYS: table. ARGV: row, what is expected and its value as in PUT, new value, ttl (ms) or ''.
 PUT_ROW = Script("""
 local expected = ARGV[2] == 'value' and ARGV[3]
@@ -212,4 +221,4 @@ return sum
 """)
 
 # In the order of this file.
-ALL = (APPEND, READ, PUT, PUT_ROW, ACQUIRE, RENEW, RELEASE, LINE, TAKE)
+ALL = (APPEND, READ, PUT, DELETE, PUT_ROW, ACQUIRE, RENEW, RELEASE, LINE, TAKE)

@@ -115,9 +115,10 @@ class SqliteStore:
 
         await self._database.write(work)
 
-    async def delete(self, *keys: str) -> int:
+    async def delete(self, *keys: str, lease: Lease | None = None) -> int:
         def work(db: Connection) -> int:
             _sweep(db, *keys)
+            _fence(db, " ".join(keys), lease)
             return sum(_drop(db, key) for key in keys)
 
         return await self._database.write(work)
