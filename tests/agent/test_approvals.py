@@ -156,3 +156,37 @@ async def test_a_run_that_waits_can_be_cancelled(shared_store: Store) -> None:
         assert (await clerk.run(waiting.run_id)).state is RunState.CANCELLED
         with pytest.raises(Invalid):
             await clerk.resolve(waiting.run_id, waiting.pending[0].id, YES)
+
+
+async def test_an_answer_after_the_session_was_cleared_starts_nothing(shared_store: Store) -> None:
+    shop = Shop()
+    async with replica(shared_store, shop.agent(Scripted(call("buy", what="a car"), "never"))) as clerk:
+        waiting = await clerk.ask("buy a car")
+        await clerk.clear()
+        assert await clerk.resolve(waiting.run_id, waiting.pending[0].id, YES) is not RunState.COMPLETED
+        assert (await ended(clerk, waiting.run_id)).state is RunState.INTERRUPTED
+        assert (await clerk.history()).messages == ()
+    assert shop.bought == []
+
+
+async def test_a_sub_agents_call_that_needs_an_answer_is_refused(shared_store: Store) -> None:
+    shop = Shop()
+    model = Scripted(call("delegate", task="buy a car"), call("buy", what="a car"), "it may not", "so be it")
+    async with replica(shared_store, shop.agent(model)) as clerk:
+        reply = await clerk.ask("have a car bought")
+    assert (reply.state, reply.text) == (RunState.COMPLETED, "so be it")
+    assert "nobody can be asked" in model.requests[2].messages[-1].message.text
+    assert shop.bought == []
+
+
+async def test_an_approved_delegate_is_made(shared_store: Store) -> None:
+    async def check(invocation: Invocation) -> Ask | None:
+        return Ask("give it away?") if invocation.name == "delegate" else None
+
+    model = Scripted(call("delegate", task="think"), "thought", "told")
+    async with replica(shared_store, Agent("clerk", model=model, hooks=Hooks(before_tool_call=check))) as clerk:
+        waiting = await clerk.ask("think about it")
+        await clerk.resolve(waiting.run_id, waiting.pending[0].id, YES)
+        reply = await ended(clerk, waiting.run_id)
+    assert [each.status for each in reply.tool_calls] == [ToolStatus.OK]
+    assert reply.tool_calls[0].result.endswith("thought")

@@ -7,6 +7,7 @@ what may go wrong in ordinary life is caught inside the task.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Coroutine
 from typing import Any, Self, TypeVar
 
@@ -63,9 +64,18 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
             errors.append(error)
         except BaseException:
             for rest in work[at + 1 :]:
-                if isinstance(rest, Coroutine):
-                    rest.close()
+                _close(rest)
             raise
     if errors:
         raise errors[0]
     return results
+
+
+def _close(waiting: object) -> None:
+    """Closes a coroutine that was not begun, and those that it was given to await: nobody will."""
+    if inspect.iscoroutine(waiting) and inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED:
+        given = list(waiting.cr_frame.f_locals.values()) if waiting.cr_frame else []
+        waiting.close()
+        for each in given:
+            for one in each if isinstance(each, tuple | list) else (each,):
+                _close(one)
