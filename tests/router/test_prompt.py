@@ -8,7 +8,6 @@ import pytest
 from kit.stubs import served
 
 from retinue.agent import Agent, Hooks, tool
-from retinue.agent.hooks import asking_for
 from retinue.agent.model.scripted import Scripted, call
 from retinue.router.cli.prompt import Talk
 from retinue.router.router import Router
@@ -54,7 +53,7 @@ async def test_a_call_that_waits_for_approval_is_made_on_yes_and_not_on_no(capsy
         return f"bought {what}"
 
     model = Scripted(call("buy", what="a car"), "there it is", call("buy", what="a bike"), "then not")
-    clerk = Agent("clerk", model=model, tools=[buy], hooks=Hooks(before_tool_call=asking_for(["buy"])))
+    clerk = Agent("clerk", model=model, tools=[buy], hooks=Hooks(approvals=["buy"]))
     async with asyncio.timeout(20), LocalMesh() as mesh, mesh.serve(clerk, Router(model=Scripted())):
         talk = Talk(mesh.client, "router")
         await talk.obey("/yes")
@@ -62,12 +61,13 @@ async def test_a_call_that_waits_for_approval_is_made_on_yes_and_not_on_no(capsy
         await talk.obey("/yes")
         assert bought == 1
         await talk.say("and a bike")
-        await talk.obey("/no")
+        await talk.obey("/no too dear")
     assert bought == 1
+    assert "too dear" in model.requests[-1].messages[-1].message.text
     said, told = capsys.readouterr()
     assert said.splitlines()[1::2] == ["there it is", "then not"]
     assert told.splitlines() == [
         "nothing waits for an answer",
-        'clerk waits for approval of buy {"what":"a car"}: /yes or /no',
-        'clerk waits for approval of buy {"what":"a bike"}: /yes or /no',
+        'clerk waits for approval of buy {"what":"a car"}: /yes or /no REASON',
+        'clerk waits for approval of buy {"what":"a bike"}: /yes or /no REASON',
     ]

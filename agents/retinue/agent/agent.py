@@ -45,7 +45,7 @@ from retinue.service.chat import (
 )
 from retinue.service.errors import Cancelled, InternalError, Invalid, MeshError, UnknownName
 from retinue.service.mesh import Mesh
-from retinue.service.names import check_name, check_request_id, check_session
+from retinue.service.names import check_name, check_request_id, check_session, did_you_mean
 from retinue.service.text import sane
 
 log = logging.getLogger("retinue.agent")
@@ -120,6 +120,10 @@ class Agent:
             await stack.enter_async_context(self._peers.mounted(mesh))
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
+            known = self.describe().tools
+            for name in self._hooks.approvals:
+                if name not in known:
+                    log.warning("%s: approvals names no tool %r%s", self.name, name, did_you_mean(name, known))
             tasks = await stack.enter_async_context(Background())
             places = Places(mesh.store, ttl=mesh.timing.lease)
             await stack.enter_async_context(places.renewed())

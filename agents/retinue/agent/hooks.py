@@ -50,6 +50,7 @@ class Hooks:
     format_messages: rewrites what is sent, after that.
     before_tool_call: None to proceed, Block, Change or Ask; asked call by call in the model's order, and again when
         a call that waited, or that a crash cut off, is about to be made.
+    approvals: exact names of tools each call of which waits for somebody's approval, where before_tool_call lets it.
     after_tool_call: None to keep the result, or another one; runs before anything is stored.
     on_event: sees each event of the run.
     """
@@ -59,12 +60,4 @@ class Hooks:
     before_tool_call: Callable[[Invocation], Awaitable[Block | Change | Ask | None]] | None = None
     after_tool_call: Callable[[Invocation, ToolResult], Awaitable[ToolResult | None]] | None = None
     on_event: Callable[[Event], None] | None = None
-
-
-def asking_for(tools: Collection[str]) -> Callable[[Invocation], Awaitable[Ask | None]]:
-    """A `before_tool_call` that has each call of these tools, by their exact names, approved."""
-
-    async def check(invocation: Invocation) -> Ask | None:
-        return Ask(f"{invocation.agent} wants to call {invocation.name}") if invocation.name in tools else None
-
-    return check
+    approvals: Collection[str] = ()

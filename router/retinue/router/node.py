@@ -63,7 +63,6 @@ async def serve(spec: AgentSpec | None, settings: Settings) -> None:
             await mesh.run(Router())
         else:
             from retinue.agent import Agent, Hooks, Limits
-            from retinue.agent.hooks import asking_for
 
             agent = Agent(
                 spec.name,
@@ -73,7 +72,7 @@ async def serve(spec: AgentSpec | None, settings: Settings) -> None:
                 model=spec.model or None,
                 history_limit=spec.history_limit,
                 description=spec.description,
-                hooks=Hooks(before_tool_call=asking_for(spec.approvals)) if spec.approvals else None,
+                hooks=Hooks(approvals=spec.approvals),
                 limits=Limits(**spec.limits),
             )
             await mesh.run(agent)

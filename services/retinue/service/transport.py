@@ -43,7 +43,7 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 SERVER_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     *_SIZES,
     *_KEEPALIVE,
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", PING_INTERVAL_S * 1000),
+    ("grpc.http2.min_ping_interval_without_data_ms", PING_INTERVAL_S * 1000),
     # Without it a taken port is silently shared, and half of the calls go to the other process.
     ("grpc.so_reuseport", 0),
 )

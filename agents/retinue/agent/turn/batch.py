@@ -107,10 +107,8 @@ class Batch:
         invocation = self._invocation(call)
         if wrong := _mismatch(tool, invocation.arguments):
             return _failed(wrong)
-        if self._hooks.before_tool_call is None:
-            return invocation
         try:
-            decision = await self._hooks.before_tool_call(invocation)
+            decision = await self._decide(invocation)
         except Exception as error:
             log.exception("before_tool_call failed for %s", call.name)
             return _failed(f"the check before this call failed: {describe(error)}")
@@ -124,6 +122,14 @@ class Batch:
                 return await self._ask(decision, call, invocation)
             case None:
                 return invocation
+
+    async def _decide(self, invocation: Invocation) -> Block | Change | Ask | None:
+        hook, decision = self._hooks.before_tool_call, None
+        if hook is not None:
+            decision = await hook(invocation)
+        if decision is None and invocation.name in self._hooks.approvals:
+            return Ask(f"{invocation.agent} wants to call {invocation.name}")
+        return decision
 
     async def _ask(self, ask: Ask, call: ToolCall, invocation: Invocation) -> Invocation | ToolResult | Pending:
         pending = pending_of(call, ask)

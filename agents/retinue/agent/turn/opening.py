@@ -32,6 +32,7 @@ from retinue.service.store import Conflict
 log = logging.getLogger("retinue.agent")
 
 GOES_ON = "this run was cut short and goes on"
+ANSWERED = "this run has its answer and goes on"
 UNANSWERED = "It was not approved before the conversation went on: it was not made."
 OVERTAKEN = "the session has gone on without it"
 
@@ -154,7 +155,8 @@ class Opening:
         else:
             self._course.resumed = bool(own)
             mine = record.ticket == self._course.ticket
-            await self._events.resume(run_id, note=None if mine or record.at < 0 else StatusNote(GOES_ON))
+            note = StatusNote(ANSWERED if waited else GOES_ON)
+            await self._events.resume(run_id, note=None if mine or record.at < 0 else note)
             return None
         await self._events.resume(run_id)
         await self._ending.end(reply)

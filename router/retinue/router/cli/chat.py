@@ -38,7 +38,7 @@ async def _chat(message: str | None, *, agent: str, session: str | None, as_json
     async with reached() as client:
         name = await entry(client.directory, agent)
         if message is not None:
-            talk = Talk(client, name, session=session or "", as_json=as_json, timeout=timeout)
+            talk = Talk(client, name, session=session or "", as_json=as_json, timeout=timeout, prompted=False)
             await talk.say(message)
             return 0
         talk = Talk(client, name, session=new_session(session), as_json=as_json, timeout=timeout)

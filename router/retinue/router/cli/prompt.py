@@ -6,6 +6,7 @@ It shows a turn as it happens on a terminal, and the reply alone elsewhere. It k
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from retinue.router.cli.agent import print_plan, read_parts
 from retinue.router.cli.lines import read_lines
 from retinue.router.cli.printing import as_json, note, on_terminal, one_line, out, out_json, out_table
-from retinue.service.chat import Answer, Call, Completed, Event, Reply, RunState, reply_of
+from retinue.service.chat import Answer, Call, Completed, Event, Pending, Reply, RunState, reply_of
 from retinue.service.client import Client
 from retinue.service.client.peer import Peer
 from retinue.service.envelope import Envelope
@@ -37,10 +38,17 @@ def new_session(session: str | None) -> str:
 
 
 class Talk:
-    """One session with one agent, or with the router. `timeout` (seconds) is for each turn."""
+    """One session with one agent, or with the router. `timeout` (seconds) is for each turn; `prompted`: more follow."""
 
     def __init__(
-        self, client: Client, name: str, *, session: str = "", as_json: bool = False, timeout: float = 120.0
+        self,
+        client: Client,
+        name: str,
+        *,
+        session: str = "",
+        as_json: bool = False,
+        timeout: float = 120.0,
+        prompted: bool = True,
     ) -> None:
         self.name = name
         self._client = client
@@ -48,6 +56,7 @@ class Talk:
         self._session = session
         self._as_json = as_json
         self._timeout = timeout
+        self._prompted = prompted
         self._answered: tuple[str, ...] = ()
         self._waiting: Reply | None = None
         self._seen = 0
@@ -75,15 +84,26 @@ class Talk:
         self._answered = tuple(reply.agent.split(", "))
         self._waiting = reply if reply.state is RunState.WAITING else None
         for pending in reply.pending:
-            note(f"{reply.agent} waits for {pending.kind} of {pending.name} {pending.arguments}: /yes or /no")
+            call = f"{pending.kind} of {pending.name} {pending.arguments}"
+            note(f"{reply.agent} waits for {call}: {self._hint(reply, pending)}")
+
+    def _hint(self, reply: Reply, pending: Pending) -> str:
+        if self._prompted:
+            return "/yes or /no REASON"
+        fields = {"run_id": reply.run_id, "pending_id": pending.id, "approved": True}
+        return f"retinue call {reply.agent} Agent.Resolve '{json.dumps(fields)}'"
 
     async def obey(self, command: str) -> bool:
         """Runs a command of the prompt; True when it ends the conversation."""
+        command, _, rest = command.partition(" ")
+        if rest and command != "/no":
+            note(f"{command} takes nothing behind it")
+            return False
         match command:
             case "/quit":
                 return True
             case "/yes" | "/no":
-                await self._answer(approved=command == "/yes")
+                await self._answer(Answer(approved=command == "/yes", reason=rest.strip()))
             case "/clear":
                 note(f"{await self._peer.clear(self._session)} messages forgotten")
             case "/plan":
@@ -109,14 +129,14 @@ class Talk:
                 return await show(events)
         return self._printed(await self._peer.ask(message, call))
 
-    async def _answer(self, *, approved: bool) -> None:
+    async def _answer(self, answer: Answer) -> None:
         """Answers all that the last turn waits for, and shows how it goes on."""
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             note("nothing waits for an answer")
             return
         for pending in waiting.pending:
-            await self._peer.resolve(waiting.run_id, pending.id, Answer(approved=approved))
+            await self._peer.resolve(waiting.run_id, pending.id, answer)
         await self._follow(self._go_on(waiting.run_id))
 
     async def _go_on(self, run_id: str) -> Reply:
@@ -162,7 +182,7 @@ async def converse(talk: Talk) -> int:
             if not text:
                 continue
             try:
-                if text.startswith("/") and " " not in text:
+                if text.split(maxsplit=1)[0] in COMMANDS or (text.startswith("/") and " " not in text):
                     if await talk.obey(text):
                         break
                 else:

@@ -145,7 +145,7 @@ class _Life:
         from retinue.router.cli.reach import entry
 
         client = self._mesh.client
-        self._talk = Talk(client, await entry(client.directory), session=session)
+        self._talk = Talk(client, await entry(client.directory), session=session, prompted=bool(session))
         return self._talk
 
 
