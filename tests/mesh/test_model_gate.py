@@ -47,9 +47,9 @@ async def test_one_refusal_stops_twenty_agents_and_they_return_spread_out(tmp_pa
             stack.callback(process.stdin.close)
             assert (await process.stdout.readline()).decode().strip() == SERVING
         first = asyncio.create_task(mesh.ask(names[0], "hi"))
-        pause = f"model/{{{account_of('127.0.0.1', 'one key')}}}/pause"
+        pause = f"model/{{{account_of('127.0.0.1', 'one-key')}}}/pause"
         while await mesh.store.get(pause) is None:
-            pass
+            assert not first.done(), first.result()
         replies = await asyncio.gather(first, *(mesh.ask(name, "hi") for name in names[1:]))
     assert [reply.text for reply in replies] == ["fine"] * 20
     back = sorted(moment - came[0] for moment in came[1:])
