@@ -43,7 +43,9 @@ class Anthropic(HttpModel):
         self._cached = cached
         headers = {"anthropic-version": VERSION} | ({"x-api-key": api_key} if api_key else {})
         url = endpoint(base_url, "/v1/messages")
-        super().__init__(f"{provider}/{model}", url=url, headers=headers, secret=api_key, **options)
+        listing = endpoint(base_url, "/v1/models").copy_merge_params({"limit": "1000"})
+        name = f"{provider}/{model}"
+        super().__init__(name, url=url, listing=listing, headers=headers, secret=api_key, **options)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         return anthropic_body(

@@ -75,6 +75,19 @@ async def choose(
     return await asked.smart()
 
 
+async def names_at(provider: Provider, environ: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+    """The models that the provider's server has now; None where no key and no address of it is set.
+
+    ModelError and Invalid say why it cannot be asked.
+    """
+    environ = os.environ if environ is None else environ
+    if not any(environ.get(name) for name in (provider.key, provider.address) if name):
+        return None
+    model = _Choice(environ, environ.get("RETINUE_AI_API_KEY", "").strip(), None).build(provider, provider.model)
+    async with model:
+        return await model.names()
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     environ: Mapping[str, str]
@@ -120,6 +133,10 @@ class _Choice:
             if model != provider.model:
                 raise Invalid(f"no model offline/{model}: there is offline/{provider.model}", field="model")
             return Offline()
+        return self.build(provider, model)
+
+    def build(self, provider: Provider, model: str) -> HttpModel:
+        """The model of a provider that has a server."""
         key = (self.key or self.environ.get(provider.key, "").strip()) if provider.key else ""
         # A server of one's own may need no key, and says so itself when it does.
         if provider.key and not key and not self.environ.get(provider.address):

@@ -36,6 +36,7 @@ DRAIN = 0.2
 _HEADER = re.compile(r"[!-~]*")
 IDLE_TIMEOUT = 180.0
 TOTAL_TIMEOUT = 1800.0
+LISTING_TIMEOUT = 10.0
 
 
 class Options(TypedDict, total=False):
@@ -62,6 +63,7 @@ class HttpModel(abc.ABC):
         name: str,
         *,
         url: httpx.URL,
+        listing: httpx.URL,
         headers: Mapping[str, str],
         secret: str = "",
         client: ModelClient | None = None,
@@ -76,6 +78,7 @@ class HttpModel(abc.ABC):
         self.gate: Gate | None = None
         self.account = account_of(url.host, secret)
         self._url = url
+        self._listing = listing
         self._headers = {"content-type": "application/json", **headers}
         self._client = client or ModelClient()
         self._failures = Failures(name, secret)
@@ -94,6 +97,27 @@ class HttpModel(abc.ABC):
         events = retried(partial(self._attempt, _dumped(self.body(request))), self._refused)
         names = own_names(request.tools)
         return _renamed(events, names) if names else events
+
+    async def names(self) -> tuple[str, ...]:
+        """The models that the server has now, as it names them. ModelError when it does not say."""
+        request = httpx.Request("GET", self._listing, headers=self._headers)
+        try:
+            answer = await self._client.send(request, read=LISTING_TIMEOUT)
+            try:
+                raw = await answer.aread()
+            finally:
+                await answer.aclose()
+        except httpx.TransportError as error:
+            raise self._failures.of_transport(error, begun=False) from error
+        if answer.status_code >= 400:
+            raise self._failures.of_answer(answer.status_code, answer.headers, raw)
+        try:
+            said = orjson.loads(raw)
+            # OpenAI and Anthropic have `data` with ids, Gemini and Ollama `models` with names.
+            found = [each["id"] for each in said["data"]] if "data" in said else [one["name"] for one in said["models"]]
+        except (ValueError, KeyError, TypeError) as error:
+            raise self._failures.of_kind("server_error", f"its list of models cannot be read: {error!r}") from error
+        return tuple(sorted(str(name).removeprefix("models/") for name in found))
 
     @abc.abstractmethod
     def body(self, request: ModelRequest) -> dict[str, Any]:

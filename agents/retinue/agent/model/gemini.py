@@ -37,7 +37,9 @@ class Gemini(HttpModel):
         url = endpoint(base_url, f"/v1beta/models/{self._model}:{verb}")
         url = url.copy_merge_params({"alt": "sse"}) if streamed else url
         headers = {"x-goog-api-key": api_key} if api_key else {}
-        super().__init__(f"{provider}/{model}", url=url, headers=headers, secret=api_key, **options)
+        listing = endpoint(base_url, "/v1beta/models").copy_merge_params({"pageSize": "1000"})
+        name = f"{provider}/{model}"
+        super().__init__(name, url=url, listing=listing, headers=headers, secret=api_key, **options)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         return gemini_body(request, model=self._model, name=self.name)

@@ -38,7 +38,8 @@ class Ollama(HttpModel):
         self._num_ctx = num_ctx
         url = endpoint(base_url, "/api/chat")
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        super().__init__(f"{provider}/{model}", url=url, headers=headers, secret=api_key, **options)
+        listing, name = endpoint(base_url, "/api/tags"), f"{provider}/{model}"
+        super().__init__(name, url=url, listing=listing, headers=headers, secret=api_key, **options)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         return ollama_body(request, model=self._model, name=self.name, num_ctx=self._num_ctx, streamed=self.streamed)

@@ -39,7 +39,9 @@ class OpenAI(HttpModel):
         url = endpoint(base_url, "/chat/completions")
         self._model = model
         self._quirks = quirks_of(url.host) if quirks is None else quirks
-        super().__init__(f"{provider}/{model}", url=url, headers=self._key_headers(api_key), secret=api_key, **options)
+        name, headers = f"{provider}/{model}", self._key_headers(api_key)
+        listing = endpoint(base_url, "/models")
+        super().__init__(name, url=url, listing=listing, headers=headers, secret=api_key, **options)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:
         return openai_body(request, model=self._model, name=self.name, quirks=self._quirks, streamed=self.streamed)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from retinue.router.cli.options import Json, LogLevel
 from retinue.router.cli.printing import out, out_json, out_table
-from retinue.router.cli.reach import execute, in_own_words
+from retinue.router.cli.reach import Stop, execute
 
 if TYPE_CHECKING:
     from retinue.agent.model.catalogue import Provider
@@ -20,21 +20,51 @@ def models(json_: Json = False, log_level: LogLevel = None) -> None:
 async def _models(as_json: bool) -> None:
     from retinue.agent.model.catalogue import ALIASES, PROVIDERS
     from retinue.agent.model.choice import choose
+    from retinue.service.errors import MeshError
 
-    with in_own_words():
+    why_not = ""
+    try:
         chosen = await choose()
+    except MeshError as error:
+        # What is listed below is what helps to mend it.
+        why_not = error.message
+    told = [await _told(one) for one in PROVIDERS.values()]
     if as_json:
-        providers = [{"name": one.name, "model": one.model, "needs": _needs(one)} for one in PROVIDERS.values()]
-        out_json({"chosen": chosen.model.name, "why": chosen.why, "providers": providers, "aliases": ALIASES})
-        return
-    out(chosen.why)
-    out("")
-    out_table(
-        ["PROVIDER", "DEFAULT MODEL", "NEEDS"], [[one.name, one.model, _needs(one)] for one in PROVIDERS.values()]
-    )
-    out("")
-    out_table(["ALIAS", "MODEL"], [list(pair) for pair in ALIASES.items()])
+        name, why = ("", why_not) if why_not else (chosen.model.name, chosen.why)
+        out_json({"chosen": name, "why": why, "providers": told, "aliases": ALIASES})
+    else:
+        out(f"no model can be chosen: {why_not}" if why_not else chosen.why)
+        out("")
+        rows = [[one["name"], one["model"], one["needs"], _found(one)] for one in told]
+        out_table(["PROVIDER", "DEFAULT MODEL", "NEEDS", "ITS SERVER SAYS"], rows)
+        out("")
+        out_table(["ALIAS", "MODEL"], [list(pair) for pair in ALIASES.items()])
+    if why_not:
+        raise Stop(why_not)
 
 
-def _needs(provider: Provider) -> str:
-    return provider.key or (f"a server at {provider.url}" if provider.url else "nothing")
+async def _told(provider: Provider) -> dict[str, Any]:
+    """What is known of a provider: with a key or an address set, its server is asked."""
+    from retinue.agent.model.choice import names_at
+    from retinue.service.errors import MeshError
+
+    needs = provider.key or (f"a server at {provider.url}" if provider.url else "nothing")
+    told: dict[str, Any] = {"name": provider.name, "model": provider.model, "needs": needs}
+    told |= {"configured": provider.name == "offline", "models": [], "error": ""}
+    if provider.url:
+        try:
+            names = await names_at(provider)
+        except MeshError as error:
+            return told | {"configured": True, "error": error.message}
+        told |= {"configured": names is not None, "models": list(names or ())}
+    return told
+
+
+def _found(told: dict[str, Any]) -> str:
+    if told["error"]:
+        return str(told["error"])
+    if not told["configured"]:
+        return "not set"
+    count = len(told["models"])
+    has = "it has it" if told["model"] in told["models"] else "the default is not among them"
+    return f"{count} models; {has}" if count else ""
