@@ -63,19 +63,18 @@ async def together(*work: Awaitable[Any]) -> list[Any]:
         except Exception as error:
             errors.append(error)
         except BaseException:
-            for rest in work[at + 1 :]:
-                _close(rest)
+            discard(*work[at + 1 :])
             raise
     if errors:
         raise errors[0]
     return results
 
 
-def _close(waiting: object) -> None:
-    """Closes a coroutine that was not begun, and those that it was given to await: nobody will."""
-    if inspect.iscoroutine(waiting) and inspect.getcoroutinestate(waiting) == inspect.CORO_CREATED:
-        given = list(waiting.cr_frame.f_locals.values()) if waiting.cr_frame else []
-        waiting.close()
-        for each in given:
-            for one in each if isinstance(each, tuple | list) else (each,):
-                _close(one)
+def discard(*waiting: object) -> None:
+    """Closes coroutines that were not begun, and those that they were given to await: nobody will."""
+    for each in waiting:
+        if inspect.iscoroutine(each) and inspect.getcoroutinestate(each) == inspect.CORO_CREATED:
+            given = list(each.cr_frame.f_locals.values()) if each.cr_frame else []
+            each.close()
+            for one in given:
+                discard(*one) if isinstance(one, tuple | list) else discard(one)

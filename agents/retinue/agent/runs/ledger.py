@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from retinue.agent.keys import RUN_TTL_S, request_key, run_key, tree_key
 from retinue.agent.runs.events import TAKEN_OVER
 from retinue.agent.runs.record import Record, Request, body_hash
+from retinue.service.background import discard
 from retinue.service.chat import Call, Reply, RunState
 from retinue.service.errors import MeshError, RequestConflict, SessionBusy, StoreUnavailable, cut
 from retinue.service.store import Conflict, Store
@@ -76,6 +77,9 @@ class Ledger:
             await written
         except Conflict:
             raw = await stored
+        except BaseException:
+            discard(stored)
+            raise
         else:
             await stored
             self._known = run_id
