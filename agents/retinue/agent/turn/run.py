@@ -7,21 +7,19 @@ model or know how it is served; its limits are the host's and the tree's, and it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from dataclasses import replace
 
 from retinue.agent.delegate import Delegation, Errand
 from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, errand_key, result_key, tree_key
-from retinue.agent.model import ModelEnd, ModelRequest, ModelText, ModelThinking, ModelToolInput, Stop
+from retinue.agent.model import ModelEnd, Stop
 from retinue.agent.plan import plan_tool
-from retinue.agent.prompt import system_prompt
 from retinue.agent.runs.course import Course
 from retinue.agent.runs.events import EventLog, Events, Sink
 from retinue.agent.runs.ledger import Ledger
 from retinue.agent.session.conversation import Conversation, Scratch, Session
 from retinue.agent.session.followups import Steers
-from retinue.agent.session.history import Entry, assistant_entry, last_groups, to_model, tool_entry, user_entry, valid
+from retinue.agent.session.history import Entry, assistant_entry, tool_entry, user_entry
 from retinue.agent.tasks import Tasks
 from retinue.agent.tools import Invocation, Tool, ToolResult, tool_name
 from retinue.agent.tools.endpoint import EndpointTool
@@ -31,6 +29,7 @@ from retinue.agent.turn.ending import Ending
 from retinue.agent.turn.execution import SPENT, Execution
 from retinue.agent.turn.opening import Opening, Start
 from retinue.agent.turn.pending import use_answer
+from retinue.agent.turn.thinking import Thinking
 from retinue.service.background import together
 from retinue.service.chat import (
     Call,
@@ -41,18 +40,14 @@ from retinue.service.chat import (
     PlanChanged,
     Reply,
     RunState,
-    TextDelta,
-    ThinkingDelta,
     ToolCall,
     ToolDone,
-    ToolInput,
     ToolStarted,
 )
 from retinue.service.envelope import Envelope
-from retinue.service.errors import BudgetSpent, ModelUnavailable
+from retinue.service.errors import BudgetSpent
 from retinue.service.names import new_id
-from retinue.service.text import Joiner, sane
-from retinue.service.usage import Usage
+from retinue.service.text import sane
 
 _CUT = {
     Stop.LENGTH: ("length", "The answer was cut off by the model's length limit."),
@@ -97,6 +92,7 @@ class Run:
         if course.deadline is None and not call.detach:
             course.start_clock(host.limits.time_s)
         self._again: frozenset[str] = frozenset()
+        self._thinking = Thinking(host, talk, course, purse=self._purse, events=events, helper=parent is not None)
         self._ending = Ending(host, talk, call, course, ledger=ledger, events=events)
         self.execution = Execution(host, talk, course, self._turn, ending=self._ending, detached=call.detach)
         self._opening = ledger and Opening(
@@ -155,7 +151,7 @@ class Run:
             offered = await self._next()
         while True:
             course.tools = await self._tools() if offered else {}
-            end = await self._think(course.tools)
+            end = await self._thinking.think(course.tools)
             calls = end.calls if end.stop is Stop.TOOL_CALLS and offered else ()
             step = [wanted(call) for call in calls]
             entry = assistant_entry(end, step, run_id=course.id, model=self._host.model.name)
@@ -216,37 +212,6 @@ class Run:
             ]
             tools += [*host.peers.invoke_tools, *self._tasks.tools()]
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
-
-    async def _think(self, tools: Mapping[str, Tool]) -> ModelEnd:
-        """One model call. Its text goes out as it comes."""
-        host = self._host
-        messages = to_model(last_groups(valid(self._talk.entries), host.history_limit), model=host.model.name)
-        for hook in (host.hooks.prepare_context, host.hooks.format_messages):
-            if hook is not None:
-                messages = await hook(messages)
-        peers = () if self._parent else host.peers.lines()
-        request = ModelRequest(
-            system=system_prompt(host.prompt, self._talk.plan, peers),
-            messages=messages,
-            tools=tuple(tool.spec for tool in tools.values()),
-        )
-        self.course.usage += Usage(model_calls=1)
-        text, thinking = Joiner(), Joiner()
-        async with aclosing(host.model.stream(request)) as events:
-            async for event in events:
-                match event:
-                    case ModelText(piece):
-                        self.events.say(TextDelta, text.feed(piece))
-                    case ModelThinking(piece):
-                        self.events.say(ThinkingDelta, thinking.feed(piece))
-                    case ModelToolInput(index, _, delta):
-                        self.events.emit(ToolInput(str(index), sane(delta)))
-                    case ModelEnd():
-                        self.events.say(TextDelta, text.close())
-                        self.course.usage += replace(event.usage, model_calls=0)
-                        await self._purse.count(event.usage)
-                        return event
-        raise ModelUnavailable(f"{host.model.name} broke off in the middle of its answer")
 
     async def _act(self, calls: Sequence[ToolCall]) -> Reply | None:
         """Makes these calls of the present step; the reply that says what the run waits for, if it has to."""
