@@ -110,6 +110,7 @@ async def test_a_turn_killed_at_any_step_is_finished_once(
         await stage.start("helper")
         await stage.start("clerk")
         points = await enumerate_points(stage, agent)
+    print(f"{agent}: {len(points)} kill points")
     assert len(points) >= 30
     chosen = deque(points if os.environ.get("FAULTS") == "all" else points[OFFSET::STEP])
     total, faults = len(chosen), list[str]()
