@@ -14,7 +14,7 @@ from retinue.agent import Agent, Hooks, Limits, Tool, tool
 from retinue.agent.keys import lease_key
 from retinue.agent.model import ModelRequest
 from retinue.agent.model.scripted import Scripted, call
-from retinue.service.chat import Call, Completed, Event, Failed, RunState, TextDelta, ToolStatus
+from retinue.service.chat import Call, Completed, Event, Failed, RunState, TextDelta, ToolStarted, ToolStatus
 from retinue.service.errors import MeshError, SessionBusy
 from retinue.service.store import Line, Store
 from retinue.service.testing import LocalMesh
@@ -75,6 +75,30 @@ async def test_an_event_hook_that_raises_fails_its_own_run_and_no_other() -> Non
             await mesh.ask("clerk", "look", session="two")
         go_on.set()
         assert (await waits).text == "fine"
+
+
+async def test_an_event_hook_that_raises_as_a_run_is_cut_short_ends_no_agent(shared_store: Store) -> None:
+    begun = asyncio.Event()
+
+    @tool
+    async def hang() -> str:
+        """Hangs."""
+        begun.set()
+        await asyncio.Event().wait()
+        return ""
+
+    def hook(event: Event) -> None:
+        if isinstance(event.body, ToolStarted):
+            raise ValueError("hook")
+
+    model = Scripted(call("hang"), "fine")
+    async with replica(shared_store, Agent("clerk", model=model, tools=[hang], hooks=Hooks(on_event=hook))) as clerk:
+        turn = asyncio.create_task(clerk.ask("1"))
+        await begun.wait()
+        turn.cancel()
+        await asyncio.wait([turn])
+        assert await free(shared_store)
+        assert [message.role for message in (await clerk.history()).messages] == ["user", "assistant", "tool"]
 
 
 async def test_the_event_hook_sees_how_every_run_ends(shared_store: Store) -> None:

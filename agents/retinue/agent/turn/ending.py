@@ -18,7 +18,7 @@ from retinue.agent.session.conversation import Conversation
 from retinue.agent.session.history import interrupted, open_calls, tool_entry
 from retinue.service.background import together
 from retinue.service.chat import Call, Completed, Failed, Pending, Reply, RunState, ToolCall
-from retinue.service.errors import MeshError
+from retinue.service.errors import InternalError, MeshError
 
 log = logging.getLogger("retinue.agent")
 
@@ -124,6 +124,11 @@ class Ending:
             log.error("the end of %s (%s) could not be stored: %s", course.id, state.name, fault)
             await self._leave()
             return fault
+        except Exception:
+            # Such as of a hook that is shown the last events: the task that does this is not its owner's to end.
+            log.exception("the end of %s (%s) met a fault", course.id, state.name)
+            await self._leave()
+            return InternalError(f"{self._host.name} failed by a fault of its own; its log has the details")
         return None
 
     async def _recover(self) -> Reply | None:
