@@ -6,7 +6,6 @@ and trimming are decided on each load, so that a history is valid at whatever po
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,8 @@ from typing import Any
 import orjson
 
 from retinue.agent.model import ModelEnd, ModelMessage
-from retinue.service.chat import Blob, Call, Message, Part, ToolCall, ToolStatus
+from retinue.agent.parts import decode_part, encode_part
+from retinue.service.chat import Call, Message, Part, ToolCall, ToolStatus
 from retinue.service.text import sane, sane_json
 
 INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before you repeat it."
@@ -44,7 +44,7 @@ def encode(entry: Entry) -> bytes:
     if message.tool_calls:
         fields["tool_calls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.tool_calls]
     if message.parts:
-        fields["parts"] = [_encode_part(part) for part in message.parts]
+        fields["parts"] = [encode_part(part) for part in message.parts]
     if entry.call:
         call = entry.call
         fields |= {
@@ -73,7 +73,7 @@ def decode(raw: bytes) -> Entry:
             tool_calls=tuple(ToolCall(**wanted) for wanted in fields.get("tool_calls", ())),
             tool_call_id=fields.get("tool_call_id", ""),
             run_id=fields["run_id"],
-            parts=tuple(_decode_part(part) for part in fields.get("parts", ())),
+            parts=tuple(decode_part(part) for part in fields.get("parts", ())),
             time=datetime.fromisoformat(fields["time"]) if "time" in fields else None,
         ),
         call=call,
@@ -96,7 +96,9 @@ def user_entry(message: str, call: Call, *, run_id: str, origin: str = "") -> En
 def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str) -> Entry:
     """The entry of a model's message, as of now: with the calls that are going to be made, and no others."""
     text, time = sane(end.text), datetime.now(UTC)
-    said = Message(role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, time=time)
+    said = Message(
+        role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, parts=end.parts, time=time
+    )
     return Entry(message=said, model=model, provider_parts=end.provider_parts)
 
 
@@ -159,7 +161,8 @@ def to_model(entries: Iterable[Entry], *, model: str) -> tuple[ModelMessage, ...
     messages = []
     for entry in entries:
         message, parts = entry.message, entry.provider_parts if entry.model == model else None
-        if message.role != "assistant" or message.text or message.tool_calls or parts is not None:
+        empty = not (message.text or message.tool_calls or message.parts or parts is not None)
+        if message.role != "assistant" or not empty:
             failed = entry.call is not None and entry.call.status is not ToolStatus.OK
             messages.append(ModelMessage(message=message, provider_parts=parts, failed=failed))
     return tuple(messages)
@@ -178,28 +181,3 @@ def _decode_call(fields: dict[str, Any]) -> ToolCall:
         duration_ms=fields["duration_ms"],
         run_id=fields["child_run"],
     )
-
-
-def _encode_part(part: Part) -> dict[str, Any]:
-    if part.text is not None:
-        return {"text": part.text}
-    kind, blob = ("image", part.image) if part.image else ("file", part.file)
-    if blob is None:
-        return {"text": ""}
-    source: dict[str, str] = {"mime": blob.mime}
-    if blob.data is not None:
-        source["data"] = base64.b64encode(blob.data).decode()
-    if blob.uri is not None:
-        source["uri"] = blob.uri
-    if blob.handle is not None:
-        source["handle"] = blob.handle
-    return {kind: source}
-
-
-def _decode_part(fields: dict[str, Any]) -> Part:
-    if "text" in fields:
-        return Part(text=fields["text"])
-    ((kind, source),) = fields.items()
-    data = base64.b64decode(source["data"]) if "data" in source else None
-    blob = Blob(source["mime"], data, source.get("uri"), source.get("handle"))
-    return Part(image=blob) if kind == "image" else Part(file=blob)

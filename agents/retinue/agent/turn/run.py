@@ -152,6 +152,7 @@ class Run:
         while True:
             course.tools = await self._tools() if offered else {}
             end = await self._thinking.think(course.tools)
+            course.parts += end.parts
             calls = end.calls if end.stop is Stop.TOOL_CALLS and offered else ()
             step = [wanted(call) for call in calls]
             entry = assistant_entry(end, step, run_id=course.id, model=self._host.model.name)
