@@ -1,4 +1,4 @@
-"""An image that the model makes reaches the caller, the history and the record of the run, and goes back where it can."""
+"""An image that the model makes reaches the caller, the history and the run's record, and goes back where it can."""
 
 from __future__ import annotations
 

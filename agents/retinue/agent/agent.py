@@ -20,7 +20,8 @@ from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
-from retinue.agent.model.gate import Gated, StoreGate
+from retinue.agent.model.exchange import HttpModel
+from retinue.agent.model.gate import guarded
 from retinue.agent.peers import Peers
 from retinue.agent.runs.book import RunBook
 from retinue.agent.runs.cancels import Cancels
@@ -114,9 +115,7 @@ class Agent:
             raise InternalError(f"agent {self.name} is served already: make a second Agent for a second server")
         async with AsyncExitStack() as stack:
             model = await self._open_model(stack)
-            gate = StoreGate(mesh.store, model.account) if isinstance(model, Gated) else None
-            if isinstance(model, Gated):
-                model.gate = gate
+            gate = guarded(model, mesh.store)
             await stack.enter_async_context(self._peers.mounted(mesh))
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
@@ -139,6 +138,7 @@ class Agent:
                 prompt=self._prompt,
                 model=model,
                 gate=gate,
+                window=self._limits.window or (model.window if isinstance(model, HttpModel) else None),
                 store=mesh.store,
                 peers=self._peers,
                 services=self._services,
@@ -269,7 +269,7 @@ class Agent:
         )
 
     async def _open_model(self, stack: AsyncExitStack) -> Model:
-        chosen = await choose(self._model, self._provider, self._api_key)
+        chosen = await choose(self._model, self._provider, self._api_key, window=self._limits.window)
         log.info("%s: %s", self.name, chosen.why)
         if isinstance(chosen.model, AbstractAsyncContextManager):
             await stack.enter_async_context(chosen.model)

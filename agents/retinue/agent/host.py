@@ -29,13 +29,15 @@ class Dropped:
 class Host:
     """What the runs of one serving agent share.
 
-    `tasks` owns what must be finished though its run was cancelled, `detached` the runs that go on without a caller.
+    `window` is how many tokens fit the model, where that is known. `tasks` owns what must be finished
+    though its run was cancelled, `detached` the runs that go on without a caller.
     """
 
     name: str
     prompt: str
     model: Model
     gate: StoreGate | None
+    window: int | None
     store: Store
     peers: Peers
     services: Sequence[str]

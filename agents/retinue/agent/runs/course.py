@@ -17,8 +17,9 @@ class Course:
 
     `ticket` names this attempt in the session's line. `accepted` is set once the run is known by its id, or over.
     `begun`: something of it may stand in the store, so that its end must. `resumed`: it goes on with stored steps.
-    `parts` are the images that the model made. `wanted` are the ids of all calls in their order, `step` the calls of the present step, `started` the ids of those
-    that were really made, `answers` what was said to pending ones by call id. `stopped` says why somebody ends it.
+    `parts` are the images that the model made. `wanted` are the ids of all calls in their order, `step` the calls of
+    the present step, `started` the ids of those that were really made, `answers` what was said to pending ones by id.
+    `stopped` says why somebody ends it.
     `deadline` is a time of the loop's clock, None before the clock of a run without a caller was started.
     """
 

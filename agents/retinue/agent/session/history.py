@@ -25,7 +25,8 @@ INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before y
 class Entry:
     """One stored message. A tool's carries its finished call; an assistant's what its model wants back with it.
 
-    `origin` is the run of a message that went into the running turn of another.
+    `origin` is the run of a message that went into the running turn of another. `tokens` is how many the conversation
+    had up to here as `model` was sent it, and `cuts` how often it had been made shorter for that.
     """
 
     message: Message
@@ -33,6 +34,8 @@ class Entry:
     origin: str = ""
     model: str = ""
     provider_parts: Any = None
+    tokens: int = 0
+    cuts: int = 0
 
 
 def encode(entry: Entry) -> bytes:
@@ -57,8 +60,12 @@ def encode(entry: Entry) -> bytes:
         }
     if entry.origin:
         fields["origin"] = entry.origin
+    if entry.model:
+        fields["model"] = entry.model
     if entry.provider_parts is not None:
-        fields |= {"model": entry.model, "provider_parts": entry.provider_parts}
+        fields["provider_parts"] = entry.provider_parts
+    if entry.tokens or entry.cuts:
+        fields |= {"tokens": entry.tokens, "cuts": entry.cuts}
     return orjson.dumps(fields)
 
 
@@ -80,6 +87,8 @@ def decode(raw: bytes) -> Entry:
         origin=fields.get("origin", ""),
         model=fields.get("model", ""),
         provider_parts=fields.get("provider_parts"),
+        tokens=fields.get("tokens", 0),
+        cuts=fields.get("cuts", 0),
     )
 
 
@@ -93,13 +102,12 @@ def user_entry(message: str, call: Call, *, run_id: str, origin: str = "") -> En
     return Entry(message=said, origin=origin)
 
 
-def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str) -> Entry:
+def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str, cuts: int = 0) -> Entry:
     """The entry of a model's message, as of now: with the calls that are going to be made, and no others."""
     text, time = sane(end.text), datetime.now(UTC)
-    said = Message(
-        role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, parts=end.parts, time=time
-    )
-    return Entry(message=said, model=model, provider_parts=end.provider_parts)
+    said = Message(role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, parts=end.parts, time=time)
+    tokens = (end.usage.input or 0) + (end.usage.output or 0)
+    return Entry(message=said, model=model, provider_parts=end.provider_parts, tokens=tokens, cuts=cuts)
 
 
 def tool_entry(call: ToolCall, *, run_id: str, time: datetime | None = None) -> Entry:
@@ -160,11 +168,12 @@ def to_model(entries: Iterable[Entry], *, model: str) -> tuple[ModelMessage, ...
     """The conversation as `model` is sent it: what another model wanted back is dropped, and so are empty answers."""
     messages = []
     for entry in entries:
-        message, parts = entry.message, entry.provider_parts if entry.model == model else None
+        message, own = entry.message, entry.model == model
+        parts, tokens = (entry.provider_parts, entry.tokens) if own else (None, 0)
         empty = not (message.text or message.tool_calls or message.parts or parts is not None)
         if message.role != "assistant" or not empty:
             failed = entry.call is not None and entry.call.status is not ToolStatus.OK
-            messages.append(ModelMessage(message=message, provider_parts=parts, failed=failed))
+            messages.append(ModelMessage(message=message, provider_parts=parts, failed=failed, tokens=tokens))
     return tuple(messages)
 
 

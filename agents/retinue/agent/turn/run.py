@@ -155,7 +155,7 @@ class Run:
             course.parts += end.parts
             calls = end.calls if end.stop is Stop.TOOL_CALLS and offered else ()
             step = [wanted(call) for call in calls]
-            entry = assistant_entry(end, step, run_id=course.id, model=self._host.model.name)
+            entry = assistant_entry(end, step, run_id=course.id, model=self._host.model.name, cuts=self._thinking.cuts)
             if not step and (end.stop is not Stop.PAUSE or not offered):
                 return await self._conclude(end, bool(offered), entry)
             # What is no call at all has its result at once, in one piece with the step: nothing ever makes it.
