@@ -202,7 +202,9 @@ async def _renamed(
 
 async def _bytes(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
     """The chunks of a body that hold something, so that an empty one means the end."""
-    async for chunk in answer.aiter_bytes():
+    # What is not compressed need not go through httpx's decoders.
+    chunks = answer.aiter_bytes() if "content-encoding" in answer.headers else answer.aiter_raw()
+    async for chunk in chunks:
         if chunk:
             yield chunk
 
