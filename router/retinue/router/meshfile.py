@@ -21,7 +21,7 @@ FILES = ("mesh.toml", "eunice.toml", "eunice.json")
 ROUTER = "router"
 
 _TOP = ("mesh", "services", "agents", "mcpServers")
-_MESH = ("name", "registry", "store")
+_MESH = ("name", "registry", "store", "model")
 _SERVICE = ("run", "description")
 _AGENT = (
     "prompt",
@@ -67,12 +67,14 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshFile:
-    """A whole mesh. Empty `registry` and `store`: the environment's."""
+    """A whole mesh. Empty `registry` and `store`: the environment's. `model` is that of the router and of each agent
+    that names none; "": the environment decides."""
 
     path: Path
     name: str = ""
     registry: str = ""
     store: str = ""
+    model: str = ""
     services: tuple[ServiceSpec, ...] = ()
     agents: tuple[AgentSpec, ...] = ()
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -112,6 +114,7 @@ def load(where: Path) -> MeshFile:
         name=mesh.text("name"),
         registry=mesh.text("registry"),
         store=mesh.text("store"),
+        model=mesh.text("model"),
         services=services,
         agents=agents,
         mcp_servers=servers,
