@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from dataclasses import replace
 from typing import Self
 
+from retinue.agent.guards import guards_of
 from retinue.agent.hooks import Hooks
 from retinue.agent.host import Dropped, Host
 from retinue.agent.keys import lease_key
@@ -60,7 +61,8 @@ class Agent:
     `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`; `can_invoke`
     the agents it may call (None: every registered one). `model` is a Model, "provider/name" or an async function;
     without one the environment decides. `history_limit` counts the turns that are sent to the model, not those that
-    are kept. Raises Invalid for a name that no agent may bear and for tools whose names clash.
+    are kept. `sequential` makes the calls of a step one after another. Raises Invalid for a name that no agent may bear
+    and for tools whose names clash.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Agent:
         description: str = "",
         hooks: Hooks | None = None,
         limits: Limits | None = None,
+        sequential: bool = False,
     ) -> None:
         self.name = check_name(name)
         self._prompt = sane(prompt)
@@ -95,6 +98,7 @@ class Agent:
         self._description = description
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
+        self._sequential = sequential
         self._endpoints = ServiceTools(self._services, name)
         self._dropped = Dropped()
         self._host: Host | None = None
@@ -145,6 +149,8 @@ class Agent:
                 tools=tools,
                 limits=self._limits,
                 hooks=self._hooks,
+                guards=(*self._hooks.guards, *guards_of(self._limits)),
+                sequential=self._sequential,
                 history_limit=self._history_limit,
                 places=places,
                 tails=Tails(),

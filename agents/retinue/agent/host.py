@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from retinue.agent.guards import Guard
 from retinue.agent.hooks import Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
@@ -44,6 +45,8 @@ class Host:
     tools: Callable[[], Awaitable[Sequence[Tool]]]
     limits: Limits
     hooks: Hooks
+    guards: Sequence[Guard]
+    sequential: bool
     history_limit: int
     places: Places
     tails: Tails

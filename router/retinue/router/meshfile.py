@@ -34,6 +34,7 @@ _AGENT = (
     "listen",
     "limits",
     "approvals",
+    "sequential",
 )
 # tomllib tells the place only in its text, until Python 3.14; it is read for display alone.
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
@@ -58,6 +59,7 @@ class AgentSpec:
     tools: tuple[str, ...] = ()
     can_invoke: tuple[str, ...] | None = None
     approvals: tuple[str, ...] = ()
+    sequential: bool = False
     model: str = ""
     description: str = ""
     history_limit: int = 50
@@ -181,6 +183,7 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
         listen=listen,
         limits=_limits(table),
         approvals=table.names("approvals") or (),
+        sequential=table.flag("sequential"),
     )
 
 
@@ -240,6 +243,12 @@ class _Table:
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.wrong(key, f"use a whole number above 0, not {value!r}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"use true or false, not {value!r}")
         return value
 
     def names(self, key: str) -> tuple[str, ...] | None:

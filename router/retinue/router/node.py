@@ -74,5 +74,6 @@ async def serve(spec: AgentSpec | None, file: MeshFile, settings: Settings) -> N
                 description=spec.description,
                 hooks=Hooks(approvals=spec.approvals),
                 limits=Limits(**spec.limits),
+                sequential=spec.sequential,
             )
             await mesh.run(agent)

@@ -54,12 +54,16 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost."""
+    """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost.
+
+    `final`: the run ends with this step and with this text as its reply, and the model is not asked again.
+    """
 
     text: str
     status: ToolStatus = ToolStatus.OK
     run_id: str = ""
     usage: Usage = Usage()
+    final: bool = False
 
 
 Handler: TypeAlias = Callable[[Invocation], Awaitable[ToolResult]]

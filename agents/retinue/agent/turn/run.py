@@ -215,7 +215,7 @@ class Run:
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
 
     async def _act(self, calls: Sequence[ToolCall]) -> Reply | None:
-        """Makes these calls of the present step; the reply that says what the run waits for, if it has to."""
+        """Makes these calls of the present step; the reply, if they end the run or it has to wait for an answer."""
         course = self.course
         batch = Batch(
             course.tools,
@@ -227,11 +227,17 @@ class Run:
             keep=self._keep,
             answers=course.answers,
             use=self._use,
+            guards=self._host.guards,
+            sequential=self._host.sequential,
             waits=self._parent is None,
         )
         pending = await batch.run(calls)
         order = {call_id: place for place, call_id in enumerate(course.wanted)}
         course.done.sort(key=lambda call: order[call.id])
+        if not pending and course.final is not None:
+            end = ModelEnd(stop=Stop.STOP, text=course.final)
+            entry = assistant_entry(end, (), run_id=course.id, model=self._host.model.name)
+            return await self._conclude(end, True, entry)
         if not pending:
             return None
         for each in pending:
@@ -253,6 +259,8 @@ class Run:
         if whole is not None and self._ledger is not None:
             await self._host.store.put(result_key(self.course.id, call.id), whole.encode(), ttl=RUN_TTL_S)
         await self._talk.append(tool_entry(call, run_id=self.course.id))
+        if result.final:
+            self.course.final = result.text
         self._done(call)
 
     def _done(self, call: ToolCall) -> None:
