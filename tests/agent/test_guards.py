@@ -122,6 +122,15 @@ async def test_the_calls_of_a_step_are_made_one_after_another_where_that_is_want
     assert max(peaks) == most
 
 
+async def test_a_step_of_which_one_result_is_not_final_goes_on() -> None:
+    async def after(invocation: Invocation, result: ToolResult) -> ToolResult:
+        return ToolResult(result.text, final=invocation.arguments["name"] == "a")
+
+    desk = Desk()
+    reply = await desk.ask([call("read", name="a"), call("read", name="b")], hooks=Hooks(after_tool_call=after))
+    assert (reply.text, len(reply.tool_calls)) == ("done", 2)
+
+
 async def test_a_hook_may_end_the_run_with_a_result_and_the_next_turn_knows_it() -> None:
     async def after(invocation: Invocation, result: ToolResult) -> ToolResult:
         return ToolResult(result.text, final=True)

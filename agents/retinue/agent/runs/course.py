@@ -19,7 +19,7 @@ class Course:
     `begun`: something of it may stand in the store, so that its end must. `resumed`: it goes on with stored steps.
     `parts` are the images that the model made. `wanted` are the ids of all calls in their order, `step` the calls of
     the present step, `started` the ids of those that were really made, `answers` what was said to pending ones by id.
-    `stopped` says why somebody ends it, `final` is the reply that a tool has ended the run with.
+    `stopped` says why somebody ends it, `final` has the results that would end it, by call id.
     `deadline` is a time of the loop's clock, None before the clock of a run without a caller was started.
     """
 
@@ -31,7 +31,7 @@ class Course:
     resumed: bool = False
     stopped: str = ""
     deadline: float | None = None
-    final: str | None = None
+    final: dict[str, str] = field(default_factory=dict)
     timer: asyncio.Timeout | None = None
     usage: Usage = Usage()
     done: list[ToolCall] = field(default_factory=list)

@@ -56,7 +56,7 @@ class Invocation:
 class ToolResult:
     """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost.
 
-    `final`: the run ends with this step and with this text as its reply, and the model is not asked again.
+    `final`: where all results of its step are so, the run ends there, with their texts as its reply.
     """
 
     text: str

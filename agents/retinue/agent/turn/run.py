@@ -234,8 +234,8 @@ class Run:
         pending = await batch.run(calls)
         order = {call_id: place for place, call_id in enumerate(course.wanted)}
         course.done.sort(key=lambda call: order[call.id])
-        if not pending and course.final is not None:
-            end = ModelEnd(stop=Stop.STOP, text=course.final)
+        if course.final and not pending and all(call.id in course.final for call in course.step):
+            end = ModelEnd(stop=Stop.STOP, text="\n\n".join(course.final[call.id] for call in course.step))
             entry = assistant_entry(end, (), run_id=course.id, model=self._host.model.name)
             return await self._conclude(end, True, entry)
         if not pending:
@@ -260,7 +260,7 @@ class Run:
             await self._host.store.put(result_key(self.course.id, call.id), whole.encode(), ttl=RUN_TTL_S)
         await self._talk.append(tool_entry(call, run_id=self.course.id))
         if result.final:
-            self.course.final = result.text
+            self.course.final[call.id] = result.text
         self._done(call)
 
     def _done(self, call: ToolCall) -> None:
