@@ -146,6 +146,18 @@ async def test_a_polled_name_survives_the_registry_too(monkeypatch: pytest.Monke
     assert registry.finds == ["task", "task"]
 
 
+async def test_a_look_takes_an_answer_of_the_age_it_allows_and_starts_no_watch() -> None:
+    registry = Counted(TASK)
+    async with Directory(registry) as directory:
+        await asyncio.gather(*(directory.look("task", age_s=60.0) for _ in range(50)))
+        assert await directory.look("task", age_s=60.0) == (TASK,)
+        assert await directory.look("gone", age_s=60.0) == ()
+        assert registry.finds == ["task", "gone"]
+        assert await directory.look("task", age_s=0.0) == (TASK,)
+        assert registry.finds == ["task", "gone", "task"]
+        assert directory.cached("task") is None
+
+
 async def test_a_registry_never_reached_is_not_an_unknown_name() -> None:
     registry = Counted(TASK)
     registry.away = True

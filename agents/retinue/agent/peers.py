@@ -16,6 +16,7 @@ from retinue.agent.prompt import MOST_PEERS, PeerLine
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec, tool_name
 from retinue.service.background import Background
 from retinue.service.chat import Call, Reply, RunState, ToolStatus
+from retinue.service.client.directory import Directory
 from retinue.service.errors import MeshError, RegistryUnavailable, UnknownName
 from retinue.service.mesh import Mesh
 from retinue.service.names import DEFAULT_SESSION
@@ -23,6 +24,8 @@ from retinue.service.names import DEFAULT_SESSION
 log = logging.getLogger("retinue.agent")
 
 FIRST_LOOK_S = 2.0
+# How old may be what the prompt says of an agent that is registered under the same name all the time, seconds.
+FRESH_S = 30.0
 
 
 class Peers:
@@ -106,21 +109,23 @@ class Peers:
         return Tool(spec, run, idempotent=True)
 
     async def _follow(self, mesh: Mesh, looked: asyncio.Event) -> None:
+        directory = mesh.client.directory
         while True:
             try:
-                async for names in mesh.registry.watch_names():
-                    self._lines = await self._describe(mesh, names)
-                    looked.set()
+                names = await directory.names()
+                self._lines = await self._describe(directory, names)
+                looked.set()
+                await directory.names_changed(since=names, within_s=FRESH_S)
             except RegistryUnavailable as error:
                 log.warning("%s: the list of agents stays as it is: %s", self._agent, error)
                 looked.set()
                 await asyncio.sleep(1.0)
 
-    async def _describe(self, mesh: Mesh, names: Mapping[str, str]) -> tuple[PeerLine, ...]:
+    async def _describe(self, directory: Directory, names: Mapping[str, str]) -> tuple[PeerLine, ...]:
         allowed = sorted(name for name, kind in names.items() if kind == "agent" and self.allows(name))
         lines: list[PeerLine] = []
         for name in allowed[:MOST_PEERS]:
-            nodes = await mesh.registry.find(name)
+            nodes = await directory.look(name, age_s=FRESH_S)
             if nodes:
                 lines.append(PeerLine(name, nodes[0].description, nodes[0].services))
         return (*lines, *(PeerLine(name) for name in allowed[MOST_PEERS:]))

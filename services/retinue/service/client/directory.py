@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Generic, Self, TypeAlias, TypeVar
 
 from retinue.service.background import Background
@@ -55,10 +56,10 @@ class _View(Generic[T]):
     def watched(self) -> bool:
         return self._watcher is not None
 
-    async def get(self) -> T:
+    async def get(self, *, age_s: float | None = None) -> T:
         """The last answer while it is fresh; else a new one, asked for once however many wait for it."""
         # An empty answer is never trusted: what started a moment ago is to be found.
-        if self.value and (self._watcher is not None or self._time() - self._at < POLL_S):
+        if self.value and (self._watcher is not None or self._time() - self._at < (POLL_S if age_s is None else age_s)):
             return self.value
         if self._flight is None:
             self._flight = self._background.start(self._query())
@@ -155,6 +156,19 @@ class Directory:
             view.watch()
         return nodes
 
+    async def look(self, name: str, *, age_s: float) -> Nodes:
+        """The nodes under `name` as they were so many seconds ago at most, for display: none when there are none.
+
+        Looking at a name is not using it: it is not watched for that. Raises RegistryUnavailable as `nodes` does.
+        """
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = self._look_at(name)
+        nodes = await view.get(age_s=age_s)
+        if not nodes and not view.watched:
+            self._views.pop(name, None)
+        return nodes
+
     def cached(self, name: str) -> Nodes | None:
         """The nodes under `name` where they are watched; None or empty where `nodes` must be asked."""
         view = self._views.get(name)
@@ -172,8 +186,17 @@ class Directory:
             )
         names = await self._names.get()
         self._names.watch()
-        # A registry that is shared lists names that nothing here could be called by.
-        return {name: kind for name, kind in names.items() if is_name(name)}
+        return _usable(names)
+
+    async def names_changed(self, *, since: Mapping[str, str], within_s: float) -> None:
+        """Returns once the names may be others than `since`, or after so many seconds."""
+        view = self._names
+        if view is None or not view.watched:
+            await asyncio.sleep(POLL_S)
+        elif _usable(view.value or {}) == since:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await view.change.wait()
 
     async def changed(self, name: str, *, since: Nodes) -> None:
         """Returns once the nodes of `name` may be others than `since`."""
@@ -213,3 +236,8 @@ class Directory:
             return False
         self._views.pop(gone).unwatch()
         return True
+
+
+def _usable(names: Mapping[str, str]) -> Mapping[str, str]:
+    """The names that something here could be called by: a registry that is shared lists others too."""
+    return {name: kind for name, kind in names.items() if is_name(name)}
