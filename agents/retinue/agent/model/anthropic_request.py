@@ -91,7 +91,9 @@ class _Messages:
     def _result(self, each: ModelMessage) -> dict[str, Any]:
         message = each.message
         block = {"type": "tool_result", "tool_use_id": self._ids.get(message.tool_call_id, message.tool_call_id)}
-        text = {"content": message.text} if message.text.strip() else {}
+        # It may be empty, but for an error.
+        said = message.text if message.text.strip() else BLANK if each.failed else ""
+        text = {"content": said} if said else {}
         return block | text | ({"is_error": True} if each.failed else {})
 
     def _echoed(self, each: ModelMessage) -> list[dict[str, Any]]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import cast
 from urllib.parse import urlsplit
 
-import httpx
-
 from retinue.agent.model import Model
 from retinue.agent.model.anthropic import Anthropic
 from retinue.agent.model.catalogue import ALIASES, PROVIDERS, Provider, window_of
@@ -24,7 +22,7 @@ from retinue.agent.model.offline import Offline
 from retinue.agent.model.ollama import Ollama
 from retinue.agent.model.openai import OpenAI
 from retinue.agent.model.transport import ModelClient
-from retinue.service.errors import Invalid, ModelUnavailable
+from retinue.service.errors import Invalid, ModelError, ModelUnavailable
 from retinue.service.names import did_you_mean
 
 logger = logging.getLogger("retinue.model")
@@ -67,25 +65,26 @@ async def choose(
     if model is not None and not isinstance(model, str):
         brought = cast(Model, model) if hasattr(model, "stream") else Custom(model)
         return Chosen(brought, f"{brought.name} answers: the agent brings it")
-    asked = _Choice(environ, (api_key or environ.get("RETINUE_AI_API_KEY", "")).strip(), client, window)
+    asked = _Choice(environ, (api_key or "").strip(), client, window)
     if model or provider:
         return await asked.named(model or "", provider or "", "the agent names it")
-    if name := environ.get("RETINUE_MODEL"):
+    if name := environ.get("RETINUE_MODEL", "").strip():
         return await asked.named(name, "", "RETINUE_MODEL names it")
-    if name := environ.get("RETINUE_AI_PROVIDER"):
+    if name := environ.get("RETINUE_AI_PROVIDER", "").strip():
         return await asked.named("", name, "RETINUE_AI_PROVIDER names it")
     return await asked.smart()
 
 
 async def names_at(provider: Provider, environ: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
-    """The models that the provider's server has now; None where no key and no address of it is set.
+    """The models that the provider's server has now, in its order; None where no key and no address of it is set.
 
     ModelError and Invalid say why it cannot be asked.
     """
     environ = os.environ if environ is None else environ
-    if not any(environ.get(name) for name in (provider.key, provider.address) if name):
+    asked = _Choice(environ, "", None)
+    if not asked.key_of(provider) and not environ.get(provider.address):
         return None
-    model = _Choice(environ, environ.get("RETINUE_AI_API_KEY", "").strip(), None).build(provider, provider.model)
+    model = asked.build(provider, provider.model)
     async with model:
         return await model.names()
 
@@ -99,17 +98,17 @@ class _Choice:
 
     async def named(self, model: str, provider: str, why: str) -> Chosen:
         """The model that somebody asked for."""
+        full = ALIASES.get(model, model)
         if not provider:
-            provider, slash, model = ALIASES.get(model, model).partition("/")
+            provider, slash, model = full.partition("/")
             if not slash and provider not in PROVIDERS:
-                raise Invalid(
-                    f"model {provider!r}: use provider/name{did_you_mean(provider, [*PROVIDERS, *ALIASES])}",
-                    field="model",
-                )
+                raise Invalid(f"model {provider!r}: use provider/name{_near(provider)}", field="model")
+        elif full.startswith(f"{provider}/"):
+            model = full.removeprefix(f"{provider}/")
         if provider not in PROVIDERS:
-            raise Invalid(f"no model provider {provider!r}; the providers are {', '.join(PROVIDERS)}", field="provider")
+            known = f"{did_you_mean(provider, PROVIDERS)}; the providers are {', '.join(PROVIDERS)}"
+            raise Invalid(f"no model provider {provider!r}{known}", field="provider")
         found = PROVIDERS[provider]
-        model = model.removeprefix(f"{provider}/")
         if found.name == "ollama" and not model:
             model = await self._first_of_ollama(found)
         return Chosen(self._build(found, model or found.model), f"{provider}/{model or found.model} answers: {why}")
@@ -118,9 +117,9 @@ class _Choice:
         """The first provider whose key is set, else a running Ollama, else the rules."""
         keyed = [provider for provider in PROVIDERS.values() if provider.key]
         for provider in keyed:
-            if self.environ.get(provider.key):
+            if self.environ.get(provider.key, "").strip():
                 return await self.named("", provider.name, f"{provider.key} is set")
-        if self.key:
+        if self.key or self.environ.get("RETINUE_AI_API_KEY", "").strip():
             raise Invalid(
                 "a model key is set but no provider: set RETINUE_AI_PROVIDER or RETINUE_MODEL", field="provider"
             )
@@ -138,14 +137,27 @@ class _Choice:
             return Offline()
         return self.build(provider, model)
 
+    def key_of(self, provider: Provider) -> str:
+        """The key for a provider: the agent's own, RETINUE_AI_API_KEY where that is meant for it, or the provider's.
+
+        It is meant for the provider that the environment names, and nobody else gets it; where the environment names
+        none, it stands in for a key that is missing.
+        """
+        if not provider.key:
+            return ""
+        own = self.environ.get(provider.key, "").strip()
+        named = self.environ.get("RETINUE_MODEL", "").strip()
+        owner = ALIASES.get(named, named).partition("/")[0] or self.environ.get("RETINUE_AI_PROVIDER", "").strip()
+        general = self.environ.get("RETINUE_AI_API_KEY", "").strip()
+        meant = owner == provider.name or (not owner and not own)
+        return self.key or (general if meant else "") or own
+
     def build(self, provider: Provider, model: str) -> HttpModel:
         """The model of a provider that has a server."""
-        key = (self.key or self.environ.get(provider.key, "").strip()) if provider.key else ""
+        key = self.key_of(provider)
         # A server of one's own may need no key, and says so itself when it does.
         if provider.key and not key and not self.environ.get(provider.address):
-            raise Invalid(
-                f"{provider.name}/{model} needs a key: set {provider.key} or RETINUE_AI_API_KEY", field="api_key"
-            )
+            raise Invalid(f"{provider.name}/{model} needs a key: set {provider.key}", field="api_key")
         build = _DIALECTS[provider.dialect]
         return build(
             model,
@@ -157,33 +169,43 @@ class _Choice:
         )
 
     def _base_url(self, provider: Provider) -> str:
-        base = self.environ.get(provider.address) or provider.url
+        base = self.environ.get(provider.address, "").strip() or provider.url
         return (ollama_url(base) if provider.name == "ollama" else base.rstrip("/")) + provider.path
 
     async def _first_of_ollama(self, provider: Provider) -> str:
         """A model that Ollama has, the catalogue's where it is there; Ollama lists the newest first."""
-        base = ollama_url(self.environ.get(provider.address) or provider.url)
+        base = self._base_url(provider)
         try:
-            async with ModelClient(connect_timeout=PROBE_TIMEOUT) as client:
-                answer = await client.send(httpx.Request("GET", f"{base}/api/tags"), read=PROBE_TIMEOUT)
-                await answer.aread()
-                answer.raise_for_status()
-                names = [str(each["name"]) for each in answer.json()["models"]]
-        except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-            raise ModelUnavailable(f"Ollama does not answer at {base}: {error!r}", kind="unreachable") from error
+            async with Ollama(provider.model, base_url=base) as server:
+                names = await server.names(within=PROBE_TIMEOUT)
+        except ModelError as error:
+            text = f"Ollama does not answer at {base}: {error.message}"
+            raise ModelUnavailable(text, kind="unreachable") from error
         if not names:
             raise ModelUnavailable(f"Ollama at {base} has no model: ollama pull {provider.model}", kind="not_found")
         return next((name for name in names if name.partition(":")[0] == provider.model), names[0])
 
 
+def _near(model: str) -> str:
+    """What may have been meant: a provider's or alias' name that is near, or the provider that has such models."""
+    family = model.partition("-")[0]
+    of = next((one.name for one in PROVIDERS.values() if one.model.partition("-")[0] == family), "")
+    return f", such as {of}/{model}" if of else did_you_mean(model, [*PROVIDERS, *ALIASES])
+
+
 def ollama_url(host: str) -> str:
-    """The URL of OLLAMA_HOST, read as Ollama reads it: scheme and port may be missing, 0.0.0.0 means this machine."""
-    with_scheme = "://" in host
-    parts = urlsplit(host if with_scheme else f"http://{host}")
+    """The URL of OLLAMA_HOST: scheme and port may be missing, quotes are dropped, 0.0.0.0 means this machine."""
+    said = host.strip().strip("\"'").strip()
+    with_scheme = "://" in said
+    if said.count(":") > 1 and not with_scheme and "[" not in said:
+        said = f"[{said}]"
     try:
+        parts = urlsplit(said if with_scheme else f"http://{said}")
         port = parts.port or ({"http": 80, "https": 443}.get(parts.scheme, 11434) if with_scheme else 11434)
     except ValueError as error:
         raise Invalid(f"OLLAMA_HOST {host!r}: {error}", field="OLLAMA_HOST") from error
+    if parts.username or parts.password:
+        raise Invalid("OLLAMA_HOST takes no user and password", field="OLLAMA_HOST")
     name = parts.hostname or "127.0.0.1"
     name = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(name, name)
     return f"{parts.scheme}://{f'[{name}]' if ':' in name else name}:{port}{parts.path.rstrip('/')}"

@@ -37,6 +37,7 @@ _HEADER = re.compile(r"[!-~]*")
 IDLE_TIMEOUT = 180.0
 TOTAL_TIMEOUT = 1800.0
 LISTING_TIMEOUT = 10.0
+LISTING_BYTES = 8 * 1024 * 1024
 
 
 class Options(TypedDict, total=False):
@@ -97,30 +98,39 @@ class HttpModel(abc.ABC):
 
     def stream(self, request: ModelRequest) -> AsyncGenerator[ModelEvent, None]:
         """The events of one message. ModelError and its kin; Invalid for parts that the server cannot take."""
-        events = retried(partial(self._attempt, _dumped(self.body(request))), self._refused)
+        events = retried(partial(self._attempt, _dumped(self.body(request))), ready=self._ready, refused=self._refused)
         names = own_names(request.tools)
         return _renamed(events, names) if names else events
 
-    async def names(self) -> tuple[str, ...]:
-        """The models that the server has now, as it names them. ModelError when it does not say."""
+    async def names(self, *, within: float = LISTING_TIMEOUT) -> tuple[str, ...]:
+        """The models that the server has now, as it names and orders them. ModelError when it does not say.
+
+        It has so many seconds for that.
+        """
         request = httpx.Request("GET", self._listing, headers=self._headers)
+        raw = bytearray()
         try:
-            answer = await self._client.send(request, read=LISTING_TIMEOUT)
-            try:
-                raw = await answer.aread()
-            finally:
-                await answer.aclose()
-        except httpx.TransportError as error:
-            raise self._failures.of_transport(error, begun=False) from error
-        if answer.status_code >= 400:
-            raise self._failures.of_answer(answer.status_code, answer.headers, raw)
+            async with asyncio.timeout(within):
+                answer = await self._client.send(request, read=within)
+                try:
+                    async for chunk in answer.aiter_bytes():
+                        raw += chunk
+                        if len(raw) > LISTING_BYTES:
+                            text = f"its list of models has more than {LISTING_BYTES} bytes"
+                            raise self._failures.of_kind("too_large", text)
+                finally:
+                    await answer.aclose()
+        except (httpx.RequestError, TimeoutError) as error:
+            raise self._broken(error, within, begun=False) from error
+        if answer.status_code >= 300:
+            raise self._failures.of_answer(answer.status_code, answer.headers, bytes(raw))
         try:
             said = orjson.loads(raw)
             # OpenAI and Anthropic have `data` with ids, Gemini and Ollama `models` with names.
             found = [each["id"] for each in said["data"]] if "data" in said else [one["name"] for one in said["models"]]
         except (ValueError, KeyError, TypeError) as error:
             raise self._failures.of_kind("server_error", f"its list of models cannot be read: {error!r}") from error
-        return tuple(sorted(str(name).removeprefix("models/") for name in found))
+        return tuple(str(name).removeprefix("models/") for name in found)
 
     @abc.abstractmethod
     def body(self, request: ModelRequest) -> dict[str, Any]:
@@ -128,26 +138,38 @@ class HttpModel(abc.ABC):
 
     async def _attempt(self, body: bytes) -> AsyncGenerator[ModelEvent, None]:
         begun = False
-        if self.gate is not None:
-            await self.gate.passed()
         request = httpx.Request("POST", self._url, content=body, headers=self._headers)
+        until = asyncio.get_running_loop().time() + self._total
         try:
-            answer = await self._client.send(request, read=self._idle)
+            async with asyncio.timeout_at(until):
+                answer = await self._client.send(request, read=self._idle)
             try:
                 begun = True
-                async with aclosing(self._events(answer)) as events:
+                async with aclosing(self._events(answer, until)) as events:
                     async for event in events:
                         yield event
             finally:
                 await answer.aclose()
-        except httpx.TransportError as error:
-            raise self._failures.of_transport(error, begun=begun) from error
+        except (httpx.RequestError, TimeoutError) as error:
+            raise self._broken(error, self._total, begun=begun) from error
+
+    def _broken(self, error: httpx.RequestError | TimeoutError, limit: float, *, begun: bool) -> ModelError:
+        """What an exchange that came to no end means; `limit` is the time in seconds that it had."""
+        if isinstance(error, httpx.TransportError):
+            return self._failures.of_transport(error, begun=begun)
+        if isinstance(error, httpx.RequestError):  # such as a body that is not compressed as its header says
+            return self._failures.of_kind("server_error", f"its answer cannot be read: {error}")
+        return self._failures.of_kind("timeout", f"no answer within {limit:g} s")
+
+    async def _ready(self) -> None:
+        if self.gate is not None:
+            await self.gate.passed()
 
     async def _refused(self, error: ModelError) -> None:
         if self.gate is not None and isinstance(error, ModelRate) and error.retry_after:
             await self.gate.close(error.retry_after)
 
-    async def _events(self, answer: httpx.Response) -> AsyncGenerator[ModelEvent, None]:
+    async def _events(self, answer: httpx.Response, until: float) -> AsyncGenerator[ModelEvent, None]:
         decoder = Decoder(
             self.dialect,
             self._failures,
@@ -156,8 +178,7 @@ class HttpModel(abc.ABC):
             streamed=self.streamed,
         )
         now = asyncio.get_running_loop().time
-        last, until = now(), now() + self._total
-        seen = 0
+        last, seen = now(), 0
         async with aclosing(_bytes(answer)) as chunks:
             while not decoder.done and (chunk := await self._next(chunks, last + self._idle, until)):
                 for event in decoder.feed(chunk):
@@ -221,7 +242,13 @@ async def _drain(chunks: AsyncIterator[bytes]) -> None:
 
 def endpoint(base_url: str, path: str) -> httpx.URL:
     """The URL of `path` below a base URL, whose query is kept. Invalid when that is none."""
-    url = httpx.URL(base_url)
-    if url.scheme not in ("http", "https") or not url.host:
+    try:
+        url = httpx.URL(base_url.strip())
+    except httpx.InvalidURL as error:
+        raise Invalid(f"model base URL {base_url!r}: {error}", field="base_url") from None
+    if url.scheme not in ("http", "https") or not url.host or not 0 <= (url.port or 0) < 65536:
         raise Invalid(f"model base URL {base_url!r}: use http://host/path or https://host/path", field="base_url")
+    if url.userinfo:
+        text = f"model base URL of {url.host}: it takes no user and password; a key goes into the provider's variable"
+        raise Invalid(text, field="base_url")
     return url.copy_with(path=url.path.rstrip("/") + path)

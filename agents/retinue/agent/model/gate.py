@@ -25,6 +25,7 @@ log = logging.getLogger("retinue.model")
 # For how long a look at the store holds, seconds: who has just looked need not look again.
 _FRESH_S = 0.1
 _SHORTEST_S = 0.05
+LONGEST_S = 3600.0
 
 
 class Gate(Protocol):
@@ -74,7 +75,6 @@ class StoreGate:
         self._pause = None if raw is None else tuple(orjson.loads(raw))
 
     async def passed(self) -> None:
-        """Returns when a request may go. Raises ModelRate when that is longer than a retry may wait."""
         if asyncio.get_running_loop().time() - self._looked > _FRESH_S:
             await self.look()
         if self._pause is None:
@@ -85,14 +85,16 @@ class StoreGate:
             # Clocks differ between machines: no pause is longer than its server said, nor over while it stands there.
             left = min(until - time.time(), length)
             if left > LONGEST_FLOOR:
-                text = f"{self._account} wants no request for {left:.0f} s; ask again then"
-                raise ModelRate(text, retry_after=left, kind="rate_limit")
+                server = self._account.rpartition("-")[0]
+                text = f"{server} wants no request with this key for {left:.0f} s; ask again then"
+                raise ModelRate(text, retry_after=left, kind="rate_limited")
             await asyncio.sleep(max(left, _SHORTEST_S))
             await self.look()
         await asyncio.sleep(max(seconds / 4, 0.25) * random.random())
 
     async def close(self, seconds: float) -> None:
-        """Notes that the server wants no request for so long; a longer pause that stands there already stays."""
+        # A longer pause that stands there already stays, and none is for ever: a server may count wrong.
+        seconds = min(seconds, LONGEST_S)
         until = time.time() + seconds
         if self._pause is None or self._pause[0] < until:
             log.warning("%s: no request of anybody for %.1f s", self._account, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, ClassVar, Unpack
+from urllib.parse import quote
 
 from retinue.agent.model import ModelRequest
 from retinue.agent.model.decoder import Dialect
@@ -34,7 +35,7 @@ class Gemini(HttpModel):
         self._model = model.removeprefix("models/")
         streamed = options.get("streamed", True)
         verb = "streamGenerateContent" if streamed else "generateContent"
-        url = endpoint(base_url, f"/v1beta/models/{self._model}:{verb}")
+        url = endpoint(base_url, f"/v1beta/models/{quote(self._model, safe='')}:{verb}")
         url = url.copy_merge_params({"alt": "sse"}) if streamed else url
         headers = {"x-goog-api-key": api_key} if api_key else {}
         listing = endpoint(base_url, "/v1beta/models").copy_merge_params({"pageSize": "1000"})

@@ -25,7 +25,7 @@ def ollama_body(request: ModelRequest, *, model: str, name: str, num_ctx: int, s
 
 
 def _messages(request: ModelRequest, name: str) -> Iterator[dict[str, Any]]:
-    if request.system:
+    if request.system.strip():
         yield {"role": "system", "content": request.system}
     asked = open_turn(request.messages)
     names: dict[str, str] = {}

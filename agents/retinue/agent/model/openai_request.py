@@ -60,7 +60,7 @@ def function_tool(spec: ToolSpec) -> dict[str, Any]:
 
 
 def _messages(request: ModelRequest, name: str, quirks: Quirks) -> Iterator[dict[str, Any]]:
-    if request.system:
+    if request.system.strip():
         yield {"role": "system", "content": request.system}
     asked = open_turn(request.messages)
     for at, each in enumerate(request.messages):

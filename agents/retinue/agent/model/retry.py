@@ -24,14 +24,18 @@ LONGEST_FLOOR = 60.0
 
 
 async def retried(
-    attempt: Callable[[], AsyncGenerator[ModelEvent, None]], refused: Callable[[ModelError], Awaitable[None]]
+    attempt: Callable[[], AsyncGenerator[ModelEvent, None]],
+    *,
+    ready: Callable[[], Awaitable[None]],
+    refused: Callable[[ModelError], Awaitable[None]],
 ) -> AsyncGenerator[ModelEvent, None]:
     """The events of `attempt()`, begun anew at most twice when it failed before its first event.
 
-    `refused` is told of each failure.
+    `ready` is awaited before each attempt, and `refused` told of each failure.
     """
     for count in range(RETRIES + 1):
         begun = False
+        await ready()
         try:
             async with aclosing(attempt()) as events:
                 async for event in events:

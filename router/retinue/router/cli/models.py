@@ -56,7 +56,7 @@ async def _told(provider: Provider) -> dict[str, Any]:
             names = await names_at(provider)
         except MeshError as error:
             return told | {"configured": True, "error": error.message}
-        told |= {"configured": names is not None, "models": list(names or ())}
+        told |= {"configured": names is not None, "models": sorted(names or ())}
     return told
 
 
