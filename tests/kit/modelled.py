@@ -9,44 +9,25 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from kit.dialect_models import DIALECTS, PATHS, model_of
 from kit.dialects import CHECKS
 from retinue.agent import Agent
-from retinue.agent.model.anthropic import Anthropic
-from retinue.agent.model.exchange import HttpModel
-from retinue.agent.model.gemini import Gemini
-from retinue.agent.model.ollama import Ollama
-from retinue.agent.model.openai import OpenAI
 from retinue.agent.testing import ModelServer, Received
+from retinue.service.chat import Call
+from retinue.service.client.peer import Peer
+from retinue.service.errors import MeshError
 from retinue.service.mesh import Mesh
 from retinue.service.testing import LocalMesh
 
-_BUILD: dict[str, Callable[..., HttpModel]] = {
-    "openai": lambda url, model, **options: OpenAI(model, base_url=f"{url}/v1", **options),
-    "anthropic": lambda url, model, **options: Anthropic(model, base_url=url, **options),
-    "gemini": lambda url, model, **options: Gemini(model, base_url=url, **options),
-    "ollama": lambda url, model, **options: Ollama(model, base_url=url, **options),
-}
-PATHS = {
-    "openai": "/v1/chat/completions",
-    "anthropic": "/v1/messages",
-    "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
-    "ollama": "/api/chat",
-}
-DIALECTS = tuple(_BUILD)
 ALL = pytest.mark.parametrize("dialect", DIALECTS)
 
 # Steps and answers, or a function of the request: as ModelServer takes them.
 Script = Sequence[Any] | Callable[[Any], Any]
-
-
-def model_of(dialect: str, url: str, model: str = "m", **options: Any) -> HttpModel:
-    """A model of that dialect on the scripted server whose root is `url`."""
-    return _BUILD[dialect](url, model, **options)
 
 
 def clerk_of(dialect: str, server: ModelServer, **options: Any) -> Agent:
@@ -61,6 +42,27 @@ async def scripted_mesh(script: Script) -> AsyncIterator[tuple[ModelServer, Mesh
         async with LocalMesh() as mesh:
             yield server, mesh
         check_received(server.requests)
+
+
+@asynccontextmanager
+async def going(peer: Peer, call: Call = Call(), *, streamed: bool) -> AsyncIterator[asyncio.Task[None]]:
+    """Says "Go." and does not mind how that ends; it has ended when the block is left."""
+
+    async def go() -> None:
+        with suppress(MeshError):
+            if not streamed:
+                await peer.ask("Go.", call)
+                return
+            async with aclosing(peer.stream("Go.", call)) as events:
+                async for _ in events:
+                    pass
+
+    task = asyncio.create_task(go())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def check_received(requests: Iterable[Received]) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from kit.modelled import ALL, clerk_of, scripted_mesh
+from kit.modelled import ALL, clerk_of, going, scripted_mesh
 
 from retinue.agent import Agent, tool
 from retinue.agent.model.scripted import Scripted
@@ -18,7 +17,6 @@ from retinue.agent.testing.asked import text_of
 from retinue.service.chat import Body, Call, Completed, RunState, TextDelta, ThinkingDelta, ToolInput
 from retinue.service.client.peer import Peer
 from retinue.service.envelope import Envelope
-from retinue.service.errors import MeshError
 
 WORDS = "one two three four five six seven"
 
@@ -88,27 +86,6 @@ class Turn:
                 if isinstance(event.body, TextDelta):
                     return run_id
         raise AssertionError("the run showed nothing")
-
-
-@asynccontextmanager
-async def going(peer: Peer, call: Call = Call(), *, streamed: bool) -> AsyncIterator[asyncio.Task[None]]:
-    """The call, made and not minded how it ends; over when the block is left."""
-
-    async def go() -> None:
-        with suppress(MeshError):
-            if not streamed:
-                await peer.ask("Go.", call)
-                return
-            async with aclosing(peer.stream("Go.", call)) as events:
-                async for _ in events:
-                    pass
-
-    task = asyncio.create_task(go())
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def hung_up(server: ModelServer) -> None:

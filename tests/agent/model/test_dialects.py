@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.modelled import ALL, DIALECTS, PATHS, check_received, model_of
+from kit.dialect_models import DIALECTS, PATHS, model_of
+from kit.modelled import ALL, check_received
 
 from retinue.agent.model import (
     ModelEnd,

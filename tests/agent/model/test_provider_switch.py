@@ -6,7 +6,8 @@ from itertools import permutations, product
 from typing import Any
 
 import pytest
-from kit.modelled import ALL, DIALECTS, clerk_of, dialect_of, model_of, scripted_mesh, text_in
+from kit.dialect_models import DIALECTS, model_of
+from kit.modelled import ALL, clerk_of, dialect_of, scripted_mesh, text_in
 
 from retinue.agent import Agent, tool
 from retinue.agent.model import WantedCall

@@ -7,7 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from kit.modelled import ALL, clerk_of, model_of, scripted_mesh, text_in
+from kit.dialect_models import model_of
+from kit.modelled import ALL, clerk_of, scripted_mesh, text_in
 
 from retinue.agent import Agent, Limits, tool
 from retinue.agent.model import ModelEnd, Stop, WantedCall
