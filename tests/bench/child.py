@@ -7,6 +7,7 @@ used so far; the end of the input ends the process. It measures nothing by itsel
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -19,8 +20,8 @@ from retinue.v1 import agent_pb2
 REPLY = "The quick brown fox jumps over the lazy dog. " * 24
 PIECES = 4
 # What the model answers to a message with these words: a delegate to the agent "helper", a tool call, a late answer.
-DELEGATE, TOOL, THINK = "let the helper do it", "look it up", "think about it"
-THINK_S = 0.5
+DELEGATE, TOOL = "let the helper do it", "look it up"
+THINK = re.compile(rb"think for ([\d.]+) s")
 
 
 async def serve_until_the_input_ends(address: str) -> None:
@@ -97,15 +98,15 @@ class ScriptedModel(asyncio.Protocol):
             self.reply(body)
 
     def reply(self, body: bytes) -> None:
-        for words in (*self.calls, THINK):
+        for words in self.calls:
             if words.encode() in body:
                 last = json.loads(body)["messages"][-1]
                 if last["role"] == "user" and words in last["content"]:
-                    if words == THINK:
-                        asyncio.get_running_loop().call_later(THINK_S, self.transport.write, self.answer)
-                    else:
-                        self.transport.write(self.calls[words])
+                    self.transport.write(self.calls[words])
                     return
+        if thinks := THINK.search(body):
+            asyncio.get_running_loop().call_later(float(thinks[1]), self.transport.write, self.answer)
+            return
         self.transport.write(self.answer)
 
 

@@ -19,8 +19,8 @@ from retinue.service.chat import Call
 from retinue.service.store import open_store
 from retinue.v1 import agent_pb2, agent_pb2_grpc
 
-# The words that child.py answers after half a second.
-THINK = "think about it"
+# Words that child.py answers after half a second.
+THINK = "think for 0.5 s"
 SESSIONS, ROUNDS = 50, 5
 OLD_TURNS, TURNS, PAIRS = 10_000, 5, 60
 

@@ -37,6 +37,7 @@ def test_every_key_of_an_agent_is_kept(tmp_path: Path) -> None:
             name = "m"
             registry = "consul://c:8500"
             store = "redis://r:6379/0"
+            model = "haiku"
             [services.db]
             run = "python 'my service.py' --fast"
             description = "Rows."
@@ -59,6 +60,7 @@ def test_every_key_of_an_agent_is_kept(tmp_path: Path) -> None:
         name="m",
         registry="consul://c:8500",
         store="redis://r:6379/0",
+        model="haiku",
         services=(ServiceSpec(name="db", run=("python", "my service.py", "--fast"), description="Rows."),),
         mcp_servers={"Files": {"command": "npx"}},
         agents=(

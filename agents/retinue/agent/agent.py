@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from dataclasses import replace
 from typing import Self
 
+from retinue.agent.guards import guards_of
 from retinue.agent.hooks import Hooks
 from retinue.agent.host import Dropped, Host
 from retinue.agent.keys import lease_key
@@ -20,7 +21,8 @@ from retinue.agent.limits import Limits
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
-from retinue.agent.model.gate import Gated, StoreGate
+from retinue.agent.model.exchange import HttpModel
+from retinue.agent.model.gate import guarded
 from retinue.agent.peers import Peers
 from retinue.agent.runs.book import RunBook
 from retinue.agent.runs.cancels import Cancels
@@ -59,7 +61,8 @@ class Agent:
     `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`; `can_invoke`
     the agents it may call (None: every registered one). `model` is a Model, "provider/name" or an async function;
     without one the environment decides. `history_limit` counts the turns that are sent to the model, not those that
-    are kept. Raises Invalid for a name that no agent may bear and for tools whose names clash.
+    are kept. `sequential` makes the calls of a step one after another. Raises Invalid for a name that no agent may bear
+    and for tools whose names clash.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Agent:
         description: str = "",
         hooks: Hooks | None = None,
         limits: Limits | None = None,
+        sequential: bool = False,
     ) -> None:
         self.name = check_name(name)
         self._prompt = sane(prompt)
@@ -94,6 +98,7 @@ class Agent:
         self._description = description
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
+        self._sequential = sequential
         self._endpoints = ServiceTools(self._services, name)
         self._dropped = Dropped()
         self._host: Host | None = None
@@ -114,9 +119,7 @@ class Agent:
             raise InternalError(f"agent {self.name} is served already: make a second Agent for a second server")
         async with AsyncExitStack() as stack:
             model = await self._open_model(stack)
-            gate = StoreGate(mesh.store, model.account) if isinstance(model, Gated) else None
-            if isinstance(model, Gated):
-                model.gate = gate
+            gate = guarded(model, mesh.store)
             await stack.enter_async_context(self._peers.mounted(mesh))
             await stack.enter_async_context(self._endpoints.mounted(mesh))
             _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
@@ -139,12 +142,15 @@ class Agent:
                 prompt=self._prompt,
                 model=model,
                 gate=gate,
+                window=self._limits.window or (model.window if isinstance(model, HttpModel) else None),
                 store=mesh.store,
                 peers=self._peers,
                 services=self._services,
                 tools=tools,
                 limits=self._limits,
                 hooks=self._hooks,
+                guards=(*self._hooks.guards, *guards_of(self._limits)),
+                sequential=self._sequential,
                 history_limit=self._history_limit,
                 places=places,
                 tails=Tails(),
@@ -269,7 +275,7 @@ class Agent:
         )
 
     async def _open_model(self, stack: AsyncExitStack) -> Model:
-        chosen = await choose(self._model, self._provider, self._api_key)
+        chosen = await choose(self._model, self._provider, self._api_key, window=self._limits.window)
         log.info("%s: %s", self.name, chosen.why)
         if isinstance(chosen.model, AbstractAsyncContextManager):
             await stack.enter_async_context(chosen.model)

@@ -1,4 +1,4 @@
-"""Where a program looks into a turn, or changes its course: five places, all optional.
+"""Where a program looks into a turn, or changes its course; all optional.
 
 A hook that raises in `before_tool_call` or `after_tool_call` fails that one call; one that raises elsewhere fails
 the run. Hooks see what is about to be sent or stored; they cannot change what is stored already.
@@ -6,10 +6,11 @@ the run. Hooks see what is about to be sent or stored; they cannot change what i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from retinue.agent.guards import Guard
 from retinue.agent.model import ModelMessage
 from retinue.agent.tools import Invocation, ToolResult
 from retinue.service.chat import Event
@@ -50,8 +51,9 @@ class Hooks:
     format_messages: rewrites what is sent, after that.
     before_tool_call: None to proceed, Block, Change or Ask; asked call by call in the model's order, and again when
         a call that waited, or that a crash cut off, is about to be made.
+    guards: wrappers around every tool, the first outermost; a sub-agent's tools have them too.
     approvals: exact names of tools each call of which waits for somebody's approval, where before_tool_call lets it.
-    after_tool_call: None to keep the result, or another one; runs before anything is stored.
+    after_tool_call: None to keep the result, or another one (`final` ends the run); runs before anything is stored.
     on_event: sees each event of the run.
     """
 
@@ -61,3 +63,4 @@ class Hooks:
     after_tool_call: Callable[[Invocation, ToolResult], Awaitable[ToolResult | None]] | None = None
     on_event: Callable[[Event], None] | None = None
     approvals: Collection[str] = ()
+    guards: Sequence[Guard] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from retinue.agent.guards import Guard
 from retinue.agent.hooks import Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model
@@ -29,19 +30,23 @@ class Dropped:
 class Host:
     """What the runs of one serving agent share.
 
-    `tasks` owns what must be finished though its run was cancelled, `detached` the runs that go on without a caller.
+    `window` is how many tokens fit the model, where that is known. `tasks` owns what must be finished
+    though its run was cancelled, `detached` the runs that go on without a caller.
     """
 
     name: str
     prompt: str
     model: Model
     gate: StoreGate | None
+    window: int | None
     store: Store
     peers: Peers
     services: Sequence[str]
     tools: Callable[[], Awaitable[Sequence[Tool]]]
     limits: Limits
     hooks: Hooks
+    guards: Sequence[Guard]
+    sequential: bool
     history_limit: int
     places: Places
     tails: Tails

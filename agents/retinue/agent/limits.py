@@ -13,7 +13,9 @@ class Limits:
 
     model_calls: calls of any model; depth: agents in a chain of delegates; tokens: input and output together (None:
     no limit); fan_out: tool calls of one step; result_bytes: UTF-8 bytes of a tool's result that the model is shown;
-    time_s: seconds, where the caller set no deadline.
+    time_s: seconds, where the caller set no deadline; window: tokens that the model takes at once (None: what is known
+    of it); call_s: seconds of one tool call, repeats: how often a run makes the same call with the same result (both
+    None: no limit).
     """
 
     model_calls: int = 25
@@ -22,6 +24,9 @@ class Limits:
     fan_out: int = 16
     result_bytes: int = 64 * 1024
     time_s: float = 120.0
+    window: int | None = None
+    call_s: float | None = None
+    repeats: int | None = None
 
     @property
     def budget(self) -> Budget:

@@ -21,7 +21,7 @@ FILES = ("mesh.toml", "eunice.toml", "eunice.json")
 ROUTER = "router"
 
 _TOP = ("mesh", "services", "agents", "mcpServers")
-_MESH = ("name", "registry", "store")
+_MESH = ("name", "registry", "store", "model")
 _SERVICE = ("run", "description")
 _AGENT = (
     "prompt",
@@ -34,6 +34,7 @@ _AGENT = (
     "listen",
     "limits",
     "approvals",
+    "sequential",
 )
 # tomllib tells the place only in its text, until Python 3.14; it is read for display alone.
 _PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
@@ -58,6 +59,7 @@ class AgentSpec:
     tools: tuple[str, ...] = ()
     can_invoke: tuple[str, ...] | None = None
     approvals: tuple[str, ...] = ()
+    sequential: bool = False
     model: str = ""
     description: str = ""
     history_limit: int = 50
@@ -67,12 +69,14 @@ class AgentSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshFile:
-    """A whole mesh. Empty `registry` and `store`: the environment's."""
+    """A whole mesh. Empty `registry` and `store`: the environment's. `model` is that of the router and of each agent
+    that names none; "": the environment decides."""
 
     path: Path
     name: str = ""
     registry: str = ""
     store: str = ""
+    model: str = ""
     services: tuple[ServiceSpec, ...] = ()
     agents: tuple[AgentSpec, ...] = ()
     mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -112,6 +116,7 @@ def load(where: Path) -> MeshFile:
         name=mesh.text("name"),
         registry=mesh.text("registry"),
         store=mesh.text("store"),
+        model=mesh.text("model"),
         services=services,
         agents=agents,
         mcp_servers=servers,
@@ -178,6 +183,7 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
         listen=listen,
         limits=_limits(table),
         approvals=table.names("approvals") or (),
+        sequential=table.flag("sequential"),
     )
 
 
@@ -237,6 +243,12 @@ class _Table:
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise self.wrong(key, f"use a whole number above 0, not {value!r}")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.values.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, f"use true or false, not {value!r}")
         return value
 
     def names(self, key: str) -> tuple[str, ...] | None:

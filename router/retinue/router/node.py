@@ -50,7 +50,7 @@ def become_service(spec: ServiceSpec, file: MeshFile, settings: Settings) -> NoR
         raise Invalid(f"{place}: {program}: {error.strerror}") from None
 
 
-async def serve(spec: AgentSpec | None, settings: Settings) -> None:
+async def serve(spec: AgentSpec | None, file: MeshFile, settings: Settings) -> None:
     """Serves an agent, or the router (None), until SIGTERM or SIGINT, and drains then."""
     from retinue.service.mesh import Mesh
 
@@ -60,7 +60,7 @@ async def serve(spec: AgentSpec | None, settings: Settings) -> None:
         if spec is None:
             from retinue.router.router import Router
 
-            await mesh.run(Router())
+            await mesh.run(Router(model=file.model or None))
         else:
             from retinue.agent import Agent, Hooks, Limits
 
@@ -69,10 +69,11 @@ async def serve(spec: AgentSpec | None, settings: Settings) -> None:
                 spec.prompt,
                 services=spec.services,
                 can_invoke=spec.can_invoke,
-                model=spec.model or None,
+                model=spec.model or file.model or None,
                 history_limit=spec.history_limit,
                 description=spec.description,
                 hooks=Hooks(approvals=spec.approvals),
                 limits=Limits(**spec.limits),
+                sequential=spec.sequential,
             )
             await mesh.run(agent)

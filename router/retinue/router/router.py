@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
+from retinue.agent.model.gate import guarded
 from retinue.agent.runs.book import RunBook
 from retinue.agent.session.conversation import clear_history, read_history
 from retinue.router.classify import classify
@@ -113,6 +114,7 @@ class Router:
         async with AsyncExitStack() as stack:
             if isinstance(model, AbstractAsyncContextManager):
                 await stack.enter_async_context(model)
+            guarded(model, mesh.store)
             await stack.enter_async_context(direct.mounted(mesh))
             self._desk = _Desk(mesh, Log(mesh.store, self._name), model, direct)
             try:

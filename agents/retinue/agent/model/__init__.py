@@ -91,12 +91,14 @@ ModelEvent: TypeAlias = ModelText | ModelThinking | ModelToolInput | ModelEnd
 class ModelMessage:
     """A message of the request, with what this provider wanted back beside it, if it was this provider's.
 
-    `failed` is of a tool's message: its call did not come to a good end.
+    `failed` is of a tool's message: its call did not come to a good end. `tokens` is how many the conversation had
+    up to the end of this message, as this model's server counted them; 0 where it did not.
     """
 
     message: Message
     provider_parts: Any = None
     failed: bool = False
+    tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Any
 from retinue.agent.model import ModelMessage, ModelRequest
 from retinue.agent.model.conversation import (
     BLANK,
+    answer_of,
     arguments_of,
     contents,
     offered,
@@ -105,7 +106,8 @@ class _Messages:
 
     def _rebuilt(self, each: ModelMessage) -> list[dict[str, Any]]:
         message = each.message
-        blocks = [_text(message.text)] if message.text.strip() else []
+        text = answer_of(message)
+        blocks = [_text(text)] if text.strip() else []
         return blocks + [self._use(call, {"type": "tool_use", "id": call.id}) for call in message.tool_calls]
 
     def _use(self, call: ToolCall, block: Mapping[str, Any]) -> dict[str, Any]:

@@ -33,3 +33,11 @@ _DATA = tomllib.loads(resources.files(__package__).joinpath("catalogue.toml").re
 PROVIDERS = {each["name"]: Provider(**each) for each in _DATA["provider"]}
 
 ALIASES: dict[str, str] = _DATA["aliases"]
+
+_WINDOWS: dict[str, int] = _DATA["windows"]
+
+
+def window_of(model: str) -> int | None:
+    """Tokens that fit a model, by its name at its server; None where nobody knows."""
+    known = [begin for begin in _WINDOWS if model.startswith(begin)]
+    return _WINDOWS[max(known, key=len)] if known else None

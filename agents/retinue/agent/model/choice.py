@@ -16,7 +16,7 @@ import httpx
 
 from retinue.agent.model import Model
 from retinue.agent.model.anthropic import Anthropic
-from retinue.agent.model.catalogue import ALIASES, PROVIDERS, Provider
+from retinue.agent.model.catalogue import ALIASES, PROVIDERS, Provider, window_of
 from retinue.agent.model.custom import Custom, CustomModel
 from retinue.agent.model.exchange import HttpModel
 from retinue.agent.model.gemini import Gemini
@@ -55,17 +55,19 @@ async def choose(
     environ: Mapping[str, str] | None = None,
     *,
     client: ModelClient | None = None,
+    window: int | None = None,
 ) -> Chosen:
     """The model for an agent; one behind a server is not entered yet, and shares `client` when one is given.
 
-    `model` is a Model, any async function of messages and tools, or a name. Invalid: no such provider, or its key is
+    `model` is a Model, any async function of messages and tools, or a name; `window` is how many tokens it takes, where
+    the catalogue is not to say that. Invalid: no such provider, or its key is
     missing. ModelUnavailable: Ollama was named without a model and does not answer.
     """
     environ = os.environ if environ is None else environ
     if model is not None and not isinstance(model, str):
         brought = cast(Model, model) if hasattr(model, "stream") else Custom(model)
         return Chosen(brought, f"{brought.name} answers: the agent brings it")
-    asked = _Choice(environ, (api_key or environ.get("RETINUE_AI_API_KEY", "")).strip(), client)
+    asked = _Choice(environ, (api_key or environ.get("RETINUE_AI_API_KEY", "")).strip(), client, window)
     if model or provider:
         return await asked.named(model or "", provider or "", "the agent names it")
     if name := environ.get("RETINUE_MODEL"):
@@ -93,6 +95,7 @@ class _Choice:
     environ: Mapping[str, str]
     key: str
     client: ModelClient | None
+    window: int | None = None
 
     async def named(self, model: str, provider: str, why: str) -> Chosen:
         """The model that somebody asked for."""
@@ -144,7 +147,14 @@ class _Choice:
                 f"{provider.name}/{model} needs a key: set {provider.key} or RETINUE_AI_API_KEY", field="api_key"
             )
         build = _DIALECTS[provider.dialect]
-        return build(model, api_key=key, base_url=self._base_url(provider), provider=provider.name, client=self.client)
+        return build(
+            model,
+            api_key=key,
+            base_url=self._base_url(provider),
+            provider=provider.name,
+            client=self.client,
+            window=self.window or window_of(model),
+        )
 
     def _base_url(self, provider: Provider) -> str:
         base = self.environ.get(provider.address) or provider.url

@@ -106,6 +106,12 @@ def arguments_of(call: ToolCall) -> dict[str, Any]:
     return arguments
 
 
+def answer_of(message: Message) -> str:
+    """The text of a model's message, for servers that take no image back from a model; a note where it has no other."""
+    images = [part.image.mime for part in message.parts if part.image]
+    return message.text if message.text.strip() or not images else f"[made here: {', '.join(images)}]"
+
+
 def contents(message: Message, *, current: bool, uris: bool = True) -> list[str | Blob]:
     """The texts and images of a person's message in order, none of them empty, and never nothing.
 

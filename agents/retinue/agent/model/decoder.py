@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ class Reply(Protocol):
     @property
     def usage(self) -> Usage: ...
 
-    def feed(self, value: Any, *, whole: bool = False) -> Iterator[ModelEvent]:
+    def feed(self, value: Any, *, whole: bool = False) -> Iterable[ModelEvent]:
         """The events of one JSON value: a piece of a stream, or (`whole`) a message that was not streamed."""
         ...
 
@@ -98,24 +98,21 @@ class Decoder:
     def feed(self, chunk: bytes) -> Iterator[ModelEvent]:
         """The events that `chunk` completes; `events` counts what the server sent, keep-alives apart."""
         if self._reader:
-            yield from self._decoded(self._reader.feed(chunk))
-        elif self._refused:
+            return self._guarded(self._decoded(self._reader.feed(chunk)))
+        if self._refused:
             self._body += chunk[: ERROR_BYTES - len(self._body)]
             self._ended = len(self._body) == ERROR_BYTES
-        else:
-            self._body += chunk
-            if len(self._body) > STREAM_BYTES:
-                raise self._failures.of_kind("too_large", f"an answer of more than {STREAM_BYTES} bytes")
+            return iter(())
+        self._body += chunk
+        if len(self._body) > STREAM_BYTES:
+            raise self._failures.of_kind("too_large", f"an answer of more than {STREAM_BYTES} bytes")
+        return iter(())
 
     def close(self) -> Iterator[ModelEvent]:
         """The events that the end of the body completes, of which the last is the end of the message."""
         if self._refused:
             raise self._failures.of_answer(self._status, self._headers, bytes(self._body), now=self._now)
-        if self._reader:
-            yield from () if self._ended else self._decoded(self._reader.close())
-        else:
-            yield from self._told(self._whole())
-        yield from self._told(self._reply.end())
+        return self._guarded(self._last())
 
     def _choose(self, dialect: Dialect, streamed: bool) -> Reader | None:
         """The framing that the content type names, or else the dialect's own; None for one whole JSON value."""
@@ -132,39 +129,39 @@ class Decoder:
         known: dict[str, Callable[[], Reader]] = {"text/event-stream": SseReader, "application/x-ndjson": NdjsonReader}
         return known.get(kind, dialect.reader)()
 
-    def _decoded(self, events: Iterator[ServerEvent]) -> Iterator[ModelEvent]:
-        try:
-            for event in events:
-                if self._ended:
-                    return
-                self.events += 1
-                if event.data.startswith("[DONE]"):
-                    self._ended = True
-                    return
-                yield from self._told(self._piece(event))
-        except TooLarge as error:
-            raise self._failures.of_kind("too_large", str(error)) from error
-
-    def _told(self, events: Iterator[ModelEvent]) -> Iterator[ModelEvent]:
+    def _guarded(self, events: Iterator[ModelEvent]) -> Iterator[ModelEvent]:
         """Those events; a failure carries the usage, and JSON of another shape is a failure of the server's."""
         try:
             yield from events
         except ModelError as error:
             error.usage = None if self._reply.usage == Usage() else self._reply.usage
             raise
+        except TooLarge as error:
+            raise self._failures.of_kind("too_large", str(error)) from error
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             text = f"its answer has another shape than this API's: {error!r}"
             raise self._failures.of_kind("server_error", text) from error
 
-    def _whole(self) -> Iterator[ModelEvent]:
-        text = self._body.decode("utf-8", "replace").removeprefix("\ufeff")
-        yield from self._reply.feed(self._parse(text), whole=True)
+    def _decoded(self, events: Iterator[ServerEvent]) -> Iterator[ModelEvent]:
+        for event in events:
+            if self._ended:
+                return
+            self.events += 1
+            if event.data.startswith("[DONE]"):
+                self._ended = True
+                return
+            value = self._parse(event.data)
+            if event.name == "error" and isinstance(value, dict) and not value.get("error"):
+                value = {"error": value}
+            yield from self._reply.feed(value)
 
-    def _piece(self, event: ServerEvent) -> Iterator[ModelEvent]:
-        value = self._parse(event.data)
-        if event.name == "error" and isinstance(value, dict) and not value.get("error"):
-            value = {"error": value}
-        yield from self._reply.feed(value)
+    def _last(self) -> Iterator[ModelEvent]:
+        if self._reader:
+            yield from () if self._ended else self._decoded(self._reader.close())
+        else:
+            text = self._body.decode("utf-8", "replace").removeprefix("\ufeff")
+            yield from self._reply.feed(self._parse(text), whole=True)
+        yield from self._reply.end()
 
     def _parse(self, text: str) -> Any:
         # orjson is fast, but makes floats of long integers (of which only those of calls matter), and refuses an escape

@@ -46,14 +46,15 @@ class Options(TypedDict, total=False):
     idle_timeout: float
     total_timeout: float
     streamed: bool
+    window: int | None
 
 
 class HttpModel(abc.ABC):
     """A Model behind a server. Enter it with `async with` (it enters `client`, which several models may share).
 
     Times are in seconds: `idle_timeout` is how long the server may send no real event, whatever keep-alives it sends;
-    `total_timeout` is how long one answer may take. `streamed` is whether it is asked for a stream at all. `gate`,
-    where one is set, is passed by each request.
+    `total_timeout` is how long one answer may take. `streamed` is whether it is asked for a stream at all. `window`
+    is how many tokens fit it, None where nobody knows. `gate`, where one is set, is passed by each request.
     """
 
     dialect: ClassVar[Dialect]
@@ -70,11 +71,13 @@ class HttpModel(abc.ABC):
         idle_timeout: float = IDLE_TIMEOUT,
         total_timeout: float = TOTAL_TIMEOUT,
         streamed: bool = True,
+        window: int | None = None,
     ) -> None:
         if not _HEADER.fullmatch(secret):
             raise Invalid(f"{name}: the key has characters that no header can carry", field="api_key")
         self.name = name
         self.streamed = streamed
+        self.window = window
         self.gate: Gate | None = None
         self.account = account_of(url.host, secret)
         self._url = url
@@ -199,7 +202,9 @@ async def _renamed(
 
 async def _bytes(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
     """The chunks of a body that hold something, so that an empty one means the end."""
-    async for chunk in answer.aiter_bytes():
+    # What is not compressed need not go through httpx's decoders.
+    chunks = answer.aiter_bytes() if "content-encoding" in answer.headers else answer.aiter_raw()
+    async for chunk in chunks:
         if chunk:
             yield chunk
 

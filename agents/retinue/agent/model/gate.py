@@ -98,3 +98,11 @@ class StoreGate:
             log.warning("%s: no request of anybody for %.1f s", self._account, seconds)
             await self._store.put(self._key, orjson.dumps([until, seconds]), ttl=seconds)
             self._looked = float("-inf")
+
+
+def guarded(model: object, store: Store) -> StoreGate | None:
+    """The gate that the model's requests pass from now on; None for a model that has no server."""
+    if not isinstance(model, Gated):
+        return None
+    model.gate = gate = StoreGate(store, model.account)
+    return gate

@@ -107,6 +107,7 @@ class _Contents:
         message = each.message
         if message.text.strip():
             yield {"text": message.text}
+        yield from (_image(part.image) for part in message.parts if part.image)
         yield from self._sign([self._call(call) for call in message.tool_calls])
 
     def _call(self, call: ToolCall) -> dict[str, Any]:

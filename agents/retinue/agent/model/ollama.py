@@ -17,9 +17,9 @@ NUM_CTX = 16_384
 
 
 class Ollama(HttpModel):
-    """A model by its name on the server. `base_url` ends before /api/chat; `num_ctx` is the window in tokens.
+    """A model by its name on the server. `base_url` ends before /api/chat; `window`, where not given, is NUM_CTX.
 
-    The other options are HttpModel's.
+    The options are HttpModel's.
     """
 
     dialect: ClassVar[Dialect] = Dialect(OllamaReply, NdjsonReader)
@@ -31,14 +31,14 @@ class Ollama(HttpModel):
         api_key: str = "",
         base_url: str = BASE_URL,
         provider: str = "ollama",
-        num_ctx: int = NUM_CTX,
         **options: Unpack[Options],
     ) -> None:
         self._model = model
-        self._num_ctx = num_ctx
         url = endpoint(base_url, "/api/chat")
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         listing, name = endpoint(base_url, "/api/tags"), f"{provider}/{model}"
+        self._num_ctx = options.get("window") or NUM_CTX
+        options["window"] = self._num_ctx
         super().__init__(name, url=url, listing=listing, headers=headers, secret=api_key, **options)
 
     def body(self, request: ModelRequest) -> dict[str, Any]:

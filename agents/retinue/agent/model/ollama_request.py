@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from retinue.agent.model import ModelMessage, ModelRequest
-from retinue.agent.model.conversation import arguments_of, contents, offered, open_turn, parts_of, wire_name
+from retinue.agent.model.conversation import answer_of, arguments_of, contents, offered, open_turn, parts_of, wire_name
 from retinue.agent.model.openai_request import function_tool
 from retinue.service.chat import Blob, Message
 
@@ -36,7 +36,7 @@ def _messages(request: ModelRequest, name: str) -> Iterator[dict[str, Any]]:
             yield _user(message, current=at == asked)
         elif message.role == "tool":
             yield {"role": "tool", "tool_name": names.get(message.tool_call_id, "unnamed"), "content": message.text}
-        elif message.text or message.tool_calls:
+        elif message.text or message.tool_calls or message.parts:
             yield _assistant(each, name, open_turn=at > asked)
 
 
@@ -49,7 +49,7 @@ def _user(message: Message, *, current: bool) -> dict[str, Any]:
 
 def _assistant(each: ModelMessage, name: str, *, open_turn: bool) -> dict[str, Any]:
     message = each.message
-    said: dict[str, Any] = {"role": "assistant", "content": message.text}
+    said: dict[str, Any] = {"role": "assistant", "content": answer_of(message)}
     if message.tool_calls:
         said["tool_calls"] = [
             {"function": {"name": wire_name(call.name), "arguments": arguments_of(call)}} for call in message.tool_calls

@@ -7,7 +7,7 @@ message that was cut, filtered or refused carries no calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, Stop
@@ -52,16 +52,19 @@ class Completion:
         self._finish = ""
         self.usage = Usage()
 
-    def feed(self, value: Any, *, whole: bool = False) -> Iterator[ModelEvent]:
-        choices = list(self._choices(value))
+    def feed(self, value: Any, *, whole: bool = False) -> Sequence[ModelEvent]:
+        events: list[ModelEvent] = []
+        choices = self._choices(value)
         if whole and not choices:
             raise self._failures.of_kind("server_error", "the reply has no choices; is this a chat completions API?")
         for choice in choices:
             if choice.get("error"):
                 raise self._failures.of_object(choice)
             whole = "message" in choice and "delta" not in choice
-            yield from self._delta(choice.get("message" if whole else "delta") or {}, whole=whole)
+            if delta := choice.get("message" if whole else "delta"):
+                events += self._delta(delta, whole=whole)
             self._finish = choice.get("finish_reason") or self._finish or ("stop" if whole else "")
+        return events
 
     def end(self) -> Iterator[ModelEvent]:
         if not self._finish:
@@ -82,30 +85,34 @@ class Completion:
             parts=tuple(self._images),
         )
 
-    def _choices(self, chunk: Any) -> Iterator[Mapping[str, Any]]:
+    def _choices(self, chunk: Any) -> Sequence[Mapping[str, Any]]:
         """The first choice, after everything that concerns the whole chunk."""
         if not isinstance(chunk, dict):
             raise self._failures.of_object(chunk)
         choices = [choice for choice in chunk.get("choices") or () if isinstance(choice, dict)]
-        groq = chunk.get("x_groq") or {}
-        reported = [chunk.get("usage"), groq.get("usage"), *(choice.get("usage") for choice in choices)]
-        self.usage = next((_usage(each) for each in reported if each), self.usage)
+        for reporter in (chunk, chunk.get("x_groq"), *choices):
+            if reporter and (reported := reporter.get("usage")):
+                self.usage = _usage(reported)
+                break
         if chunk.get("error") or chunk.get("object") == "error":
             raise self._failures.of_object(chunk)
-        yield from (choice for choice in choices if not choice.get("index"))
+        return [choice for choice in choices if not choice.get("index")]
 
     def _delta(self, delta: Mapping[str, Any], *, whole: bool = False) -> Iterator[ModelEvent]:
-        self._reasoning_content += [piece] if isinstance(piece := delta.get("reasoning_content"), str) else []
+        if isinstance(piece := delta.get("reasoning_content"), str):
+            self._reasoning_content.append(piece)
         self._reasoning_details += delta.get("reasoning_details") or ()
         # Servers name the same reasoning by either word, and some by both.
-        yield from self._thinking.feed(delta.get("reasoning_content") or delta.get("reasoning") or "")
-        content: Any = delta.get("content") or ""
-        for item in content if isinstance(content, list) else [{"type": "text", "text": content}]:
+        if reasoning := delta.get("reasoning_content") or delta.get("reasoning"):
+            yield from self._thinking.feed(reasoning)
+        content: Any = delta.get("content")
+        for item in content if isinstance(content, list) else ():
             if item.get("type") == "thinking":
                 yield from self._thinking.feed("".join(part.get("text") or "" for part in item.get("thinking") or ()))
             else:
-                yield from self._text.feed(item.get("text") or "")
-        yield from self._refusal.feed(delta.get("refusal") or "")
+                yield from self._text.feed(item.get("text"))
+        yield from self._text.feed(content)
+        yield from self._refusal.feed(delta.get("refusal"))
         for image in delta.get("images") or ():
             self._images += image_at((image.get("image_url") or {}).get("url"))
         for fragment in delta.get("tool_calls") or ():

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from retinue.agent.model import ModelMessage, ModelRequest
-from retinue.agent.model.conversation import contents, offered, open_turn, parts_of, wire_name
+from retinue.agent.model.conversation import answer_of, contents, offered, open_turn, parts_of, wire_name
 from retinue.agent.model.schemas import rooted
 from retinue.agent.tools import ToolSpec
 from retinue.service.chat import Blob, Message, ToolCall
@@ -69,7 +69,7 @@ def _messages(request: ModelRequest, name: str, quirks: Quirks) -> Iterator[dict
             yield {"role": "user", "content": _content(message, current=at == asked)}
         elif message.role == "tool":
             yield {"role": "tool", "tool_call_id": _id(message.tool_call_id, quirks), "content": message.text}
-        elif message.text or message.tool_calls:
+        elif message.text or message.tool_calls or message.parts:
             yield _assistant(each, name, quirks, open_turn=at > asked)
 
 
@@ -77,11 +77,11 @@ def _assistant(each: ModelMessage, name: str, quirks: Quirks, *, open_turn: bool
     message, parts = each.message, parts_of(each, name)
     kept: Mapping[str, Any] = parts.get("message", {})
     if not message.tool_calls:
-        return {"role": "assistant", "content": message.text, **kept}
+        return {"role": "assistant", "content": answer_of(message), **kept}
     extras = parts.get("calls", ())
     return {
         "role": "assistant",
-        "content": message.text or None,
+        "content": answer_of(message) or None,
         "tool_calls": [_call(call, quirks, extra) for call, extra in zip_longest(message.tool_calls, extras) if call],
         **kept,
         # Wanted back within the same loop of tool calls (DeepSeek), refused after it.

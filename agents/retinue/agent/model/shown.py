@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from retinue.agent.model import ModelText, ModelThinking
 from retinue.service.text import Joiner
@@ -20,13 +20,14 @@ class Shown:
     def whole(self) -> str:
         return "".join(self._pieces)
 
-    def feed(self, piece: object) -> Iterator[ModelText | ModelThinking]:
-        return self._show(self._joiner.feed(piece)) if isinstance(piece, str) and piece else iter(())
+    def feed(self, piece: object) -> Sequence[ModelText | ModelThinking]:
+        return self._show(self._joiner.feed(piece)) if isinstance(piece, str) and piece else ()
 
-    def close(self) -> Iterator[ModelText | ModelThinking]:
+    def close(self) -> Sequence[ModelText | ModelThinking]:
         return self._show(self._joiner.close())
 
-    def _show(self, text: str) -> Iterator[ModelText | ModelThinking]:
-        if text:
-            self._pieces.append(text)
-            yield self._event(text)
+    def _show(self, text: str) -> Sequence[ModelText | ModelThinking]:
+        if not text:
+            return ()
+        self._pieces.append(text)
+        return (self._event(text),)

@@ -48,13 +48,11 @@ class SseReader:
         self._read += len(chunk)
         if self._read > self._stream_bytes:
             raise TooLarge(f"a stream of more than {self._stream_bytes} bytes")
-        # What waited holds no line end, but maybe a CR as its last byte.
-        text, start, seen = self._rest + chunk, 0, max(len(self._rest) - 1, 0)
-        for end in _LINE_END.finditer(text, seen):
-            if event := self._line(text[start : end.start()]):
+        text = self._rest + chunk
+        *lines, self._rest = _split(text) if b"\r" in text else text.split(b"\n")
+        for line in lines:
+            if event := self._line(line):
                 yield event
-            start = end.end()
-        self._rest = text[start:]
         if self._pending + len(self._rest) > self._event_bytes:
             raise TooLarge(f"an event of more than {self._event_bytes} bytes")
 
@@ -73,6 +71,10 @@ class SseReader:
     def _line(self, raw: bytes) -> ServerEvent | None:
         if not raw:
             return self._dispatch()
+        if raw.startswith(b"data: {") and not self._bare:  # nearly every line there is
+            self._data.append(raw[6:].decode("utf-8", "replace"))
+            self._pending += len(raw)
+            return None
         line = raw.decode("utf-8", "replace").removeprefix("\ufeff")
         if self._bare or line[0] in "{[":
             # A server that fails in the middle may say so in bare JSON, over one line or many.
@@ -90,10 +92,19 @@ class SseReader:
         return None
 
     def _dispatch(self) -> ServerEvent | None:
-        bare = "\n".join(self._bare)
-        event = ServerEvent(self._name, "\n".join(self._data) or (bare if _is_json(bare) else ""))
+        name, data, bare = self._name, "\n".join(self._data), "\n".join(self._bare)
         self._name, self._data, self._bare, self._pending = "", [], [], 0
-        return event if event.data else None
+        if not data and bare and _is_json(bare):
+            data = bare
+        return ServerEvent(name, data) if data else None
+
+
+def _split(text: bytes) -> list[bytes]:
+    lines, start = [], 0
+    for end in _LINE_END.finditer(text):
+        lines.append(text[start : end.start()])
+        start = end.end()
+    return [*lines, text[start:]]
 
 
 def _is_json(text: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from retinue.agent.tools import Tool
-from retinue.service.chat import Answer, ToolCall
+from retinue.service.chat import Answer, Part, ToolCall
 from retinue.service.usage import Usage
 
 
@@ -17,8 +17,9 @@ class Course:
 
     `ticket` names this attempt in the session's line. `accepted` is set once the run is known by its id, or over.
     `begun`: something of it may stand in the store, so that its end must. `resumed`: it goes on with stored steps.
-    `wanted` are the ids of all calls in their order, `step` the calls of the present step, `started` the ids of those
-    that were really made, `answers` what was said to pending ones by call id. `stopped` says why somebody ends it.
+    `parts` are the images that the model made. `wanted` are the ids of all calls in their order, `step` the calls of
+    the present step, `started` the ids of those that were really made, `answers` what was said to pending ones by id.
+    `stopped` says why somebody ends it, `final` has the results that would end it, by call id.
     `deadline` is a time of the loop's clock, None before the clock of a run without a caller was started.
     """
 
@@ -30,9 +31,11 @@ class Course:
     resumed: bool = False
     stopped: str = ""
     deadline: float | None = None
+    final: dict[str, str] = field(default_factory=dict)
     timer: asyncio.Timeout | None = None
     usage: Usage = Usage()
     done: list[ToolCall] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     wanted: list[str] = field(default_factory=list)
     step: Sequence[ToolCall] = ()
     started: set[str] = field(default_factory=set)

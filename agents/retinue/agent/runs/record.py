@@ -13,6 +13,7 @@ from typing import Any
 
 import orjson
 
+from retinue.agent.parts import decode_part, encode_part
 from retinue.service.chat import Call, Pending, Plan, PlanStep, Reply, RunState, ToolCall, ToolStatus
 from retinue.service.envelope import Budget, Envelope
 from retinue.service.text import sane_json
@@ -127,6 +128,7 @@ def _encode_reply(reply: Reply) -> dict[str, Any]:
         "usage": {name: getattr(reply.usage, name) for name in _USAGE},
         "plan": [[step.task, step.status] for step in reply.plan],
         "pending": [asdict(pending) for pending in reply.pending],
+        "parts": [encode_part(part) for part in reply.parts],
         "tool_calls": [
             {
                 "id": call.id,
@@ -157,4 +159,5 @@ def _decode_reply(fields: Mapping[str, Any], record: Record, run_id: str) -> Rep
         plan=plan,
         pending=tuple(Pending(**each) for each in fields["pending"]),
         reason=record.reason,
+        parts=tuple(decode_part(each) for each in fields.get("parts", ())),
     )

@@ -6,7 +6,6 @@ and trimming are decided on each load, so that a history is valid at whatever po
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +14,8 @@ from typing import Any
 import orjson
 
 from retinue.agent.model import ModelEnd, ModelMessage
-from retinue.service.chat import Blob, Call, Message, Part, ToolCall, ToolStatus
+from retinue.agent.parts import decode_part, encode_part
+from retinue.service.chat import Call, Message, Part, ToolCall, ToolStatus
 from retinue.service.text import sane, sane_json
 
 INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before you repeat it."
@@ -25,7 +25,8 @@ INTERRUPTED = "This call was interrupted: its outcome is unknown. Check before y
 class Entry:
     """One stored message. A tool's carries its finished call; an assistant's what its model wants back with it.
 
-    `origin` is the run of a message that went into the running turn of another.
+    `origin` is the run of a message that went into the running turn of another. `tokens` is how many the conversation
+    had up to here as `model` was sent it, and `cuts` how often it had been made shorter for that.
     """
 
     message: Message
@@ -33,6 +34,8 @@ class Entry:
     origin: str = ""
     model: str = ""
     provider_parts: Any = None
+    tokens: int = 0
+    cuts: int = 0
 
 
 def encode(entry: Entry) -> bytes:
@@ -44,7 +47,7 @@ def encode(entry: Entry) -> bytes:
     if message.tool_calls:
         fields["tool_calls"] = [{"id": c.id, "name": c.name, "arguments": c.arguments} for c in message.tool_calls]
     if message.parts:
-        fields["parts"] = [_encode_part(part) for part in message.parts]
+        fields["parts"] = [encode_part(part) for part in message.parts]
     if entry.call:
         call = entry.call
         fields |= {
@@ -57,8 +60,12 @@ def encode(entry: Entry) -> bytes:
         }
     if entry.origin:
         fields["origin"] = entry.origin
+    if entry.model:
+        fields["model"] = entry.model
     if entry.provider_parts is not None:
-        fields |= {"model": entry.model, "provider_parts": entry.provider_parts}
+        fields["provider_parts"] = entry.provider_parts
+    if entry.tokens or entry.cuts:
+        fields |= {"tokens": entry.tokens, "cuts": entry.cuts}
     return orjson.dumps(fields)
 
 
@@ -73,13 +80,15 @@ def decode(raw: bytes) -> Entry:
             tool_calls=tuple(ToolCall(**wanted) for wanted in fields.get("tool_calls", ())),
             tool_call_id=fields.get("tool_call_id", ""),
             run_id=fields["run_id"],
-            parts=tuple(_decode_part(part) for part in fields.get("parts", ())),
+            parts=tuple(decode_part(part) for part in fields.get("parts", ())),
             time=datetime.fromisoformat(fields["time"]) if "time" in fields else None,
         ),
         call=call,
         origin=fields.get("origin", ""),
         model=fields.get("model", ""),
         provider_parts=fields.get("provider_parts"),
+        tokens=fields.get("tokens", 0),
+        cuts=fields.get("cuts", 0),
     )
 
 
@@ -93,11 +102,12 @@ def user_entry(message: str, call: Call, *, run_id: str, origin: str = "") -> En
     return Entry(message=said, origin=origin)
 
 
-def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str) -> Entry:
+def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, model: str, cuts: int = 0) -> Entry:
     """The entry of a model's message, as of now: with the calls that are going to be made, and no others."""
     text, time = sane(end.text), datetime.now(UTC)
-    said = Message(role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, time=time)
-    return Entry(message=said, model=model, provider_parts=end.provider_parts)
+    said = Message(role="assistant", text=text, tool_calls=tuple(calls), run_id=run_id, parts=end.parts, time=time)
+    tokens = (end.usage.input or 0) + (end.usage.output or 0)
+    return Entry(message=said, model=model, provider_parts=end.provider_parts, tokens=tokens, cuts=cuts)
 
 
 def tool_entry(call: ToolCall, *, run_id: str, time: datetime | None = None) -> Entry:
@@ -158,10 +168,12 @@ def to_model(entries: Iterable[Entry], *, model: str) -> tuple[ModelMessage, ...
     """The conversation as `model` is sent it: what another model wanted back is dropped, and so are empty answers."""
     messages = []
     for entry in entries:
-        message, parts = entry.message, entry.provider_parts if entry.model == model else None
-        if message.role != "assistant" or message.text or message.tool_calls or parts is not None:
+        message, own = entry.message, entry.model == model
+        parts, tokens = (entry.provider_parts, entry.tokens) if own else (None, 0)
+        empty = not (message.text or message.tool_calls or message.parts or parts is not None)
+        if message.role != "assistant" or not empty:
             failed = entry.call is not None and entry.call.status is not ToolStatus.OK
-            messages.append(ModelMessage(message=message, provider_parts=parts, failed=failed))
+            messages.append(ModelMessage(message=message, provider_parts=parts, failed=failed, tokens=tokens))
     return tuple(messages)
 
 
@@ -178,28 +190,3 @@ def _decode_call(fields: dict[str, Any]) -> ToolCall:
         duration_ms=fields["duration_ms"],
         run_id=fields["child_run"],
     )
-
-
-def _encode_part(part: Part) -> dict[str, Any]:
-    if part.text is not None:
-        return {"text": part.text}
-    kind, blob = ("image", part.image) if part.image else ("file", part.file)
-    if blob is None:
-        return {"text": ""}
-    source: dict[str, str] = {"mime": blob.mime}
-    if blob.data is not None:
-        source["data"] = base64.b64encode(blob.data).decode()
-    if blob.uri is not None:
-        source["uri"] = blob.uri
-    if blob.handle is not None:
-        source["handle"] = blob.handle
-    return {kind: source}
-
-
-def _decode_part(fields: dict[str, Any]) -> Part:
-    if "text" in fields:
-        return Part(text=fields["text"])
-    ((kind, source),) = fields.items()
-    data = base64.b64decode(source["data"]) if "data" in source else None
-    blob = Blob(source["mime"], data, source.get("uri"), source.get("handle"))
-    return Part(image=blob) if kind == "image" else Part(file=blob)

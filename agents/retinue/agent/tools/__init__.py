@@ -54,12 +54,16 @@ class Invocation:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost."""
+    """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost.
+
+    `final`: where all results of its step are so, the run ends there, with their texts as its reply.
+    """
 
     text: str
     status: ToolStatus = ToolStatus.OK
     run_id: str = ""
     usage: Usage = Usage()
+    final: bool = False
 
 
 Handler: TypeAlias = Callable[[Invocation], Awaitable[ToolResult]]

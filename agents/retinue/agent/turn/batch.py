@@ -17,6 +17,7 @@ from dataclasses import replace
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
+from retinue.agent.guards import Guard, guarded
 from retinue.agent.hooks import Ask, Block, Change, Hooks
 from retinue.agent.limits import Limits
 from retinue.agent.model import WantedCall
@@ -54,7 +55,8 @@ class Batch:
     """Runs calls of one step. `keep` stores a finished call, with the whole text where its result was cut.
 
     `answers` is what was said to calls that waited for it, by call id; `use` notes that an approval is used up, and is
-    False when it was before. Without `waits` nobody can be asked, and such a call is refused.
+    False when it was before. `guards` are around each call; `sequential` makes them one after another. Without `waits`
+    nobody can be asked, and such a call is refused.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class Batch:
         keep: Callable[[ToolCall, ToolResult, str | None], Awaitable[None]],
         answers: Mapping[str, Answer],
         use: Callable[[Pending], Awaitable[bool]],
+        guards: Sequence[Guard] = (),
+        sequential: bool = False,
         waits: bool = True,
     ) -> None:
         self._tools = tools
@@ -80,14 +84,17 @@ class Batch:
         self._keep = keep
         self._answers = answers
         self._use = use
+        self._guards = guards
+        self._sequential = sequential
         self._waits = waits
 
     async def run(self, calls: Sequence[ToolCall]) -> tuple[Pending, ...]:
         """Makes the calls; each has its one result stored in the end, or is among those that wait for an answer."""
         prepared = [(call, await self._prepare(call)) for call in calls]
         ready = [(call, each) for call, each in prepared if not isinstance(each, Pending)]
-        if len(ready) == 1:
-            await self._finish(*ready[0])
+        if len(ready) == 1 or self._sequential:
+            for call, each in ready:
+                await self._finish(call, each)
         else:
             try:
                 async with asyncio.TaskGroup() as group:
@@ -150,7 +157,7 @@ class Batch:
         begin = time.monotonic()
         if isinstance(ready, Invocation):
             self._started(call)
-            result = await _attempt(self._tools[call.name].handler, ready)
+            result = await _attempt(guarded(self._tools[call.name].handler, self._guards), ready)
             result = await self._after(ready, result)
         else:
             result = ready

@@ -64,6 +64,7 @@ class Ending:
             plan=self._talk.plan,
             pending=pending,
             reason=reason,
+            parts=tuple(course.parts),
         )
 
     async def end(self, reply: Reply, *before: Awaitable[object]) -> None:

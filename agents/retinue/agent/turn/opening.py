@@ -186,6 +186,7 @@ class Opening:
         course.wanted = [call.id for step in steps for call in step]
         course.done = [made[call_id] for call_id in course.wanted if call_id in made]
         course.step = steps[-1] if steps else ()
+        course.parts = [part for entry in mine if entry.message.role == "assistant" for part in entry.message.parts]
 
     def _may_repeat(self, call: ToolCall) -> bool:
         tool = self._course.tools.get(call.name)
@@ -245,4 +246,5 @@ class Opening:
         last = [e.message for e in self._talk.entries if into and e.message.run_id == into][-1:]
         if not last or last[0].role != "assistant" or last[0].tool_calls:
             return None
-        return self._ending.reply(last[0].text, RunState.COMPLETED, f"it went into {into}")
+        reply = self._ending.reply(last[0].text, RunState.COMPLETED, f"it went into {into}")
+        return replace(reply, parts=last[0].parts)

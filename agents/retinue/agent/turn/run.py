@@ -152,9 +152,10 @@ class Run:
         while True:
             course.tools = await self._tools() if offered else {}
             end = await self._thinking.think(course.tools)
+            course.parts += end.parts
             calls = end.calls if end.stop is Stop.TOOL_CALLS and offered else ()
             step = [wanted(call) for call in calls]
-            entry = assistant_entry(end, step, run_id=course.id, model=self._host.model.name)
+            entry = assistant_entry(end, step, run_id=course.id, model=self._host.model.name, cuts=self._thinking.cuts)
             if not step and (end.stop is not Stop.PAUSE or not offered):
                 return await self._conclude(end, bool(offered), entry)
             # What is no call at all has its result at once, in one piece with the step: nothing ever makes it.
@@ -214,7 +215,7 @@ class Run:
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
 
     async def _act(self, calls: Sequence[ToolCall]) -> Reply | None:
-        """Makes these calls of the present step; the reply that says what the run waits for, if it has to."""
+        """Makes these calls of the present step; the reply, if they end the run or it has to wait for an answer."""
         course = self.course
         batch = Batch(
             course.tools,
@@ -226,11 +227,17 @@ class Run:
             keep=self._keep,
             answers=course.answers,
             use=self._use,
+            guards=self._host.guards,
+            sequential=self._host.sequential,
             waits=self._parent is None,
         )
         pending = await batch.run(calls)
         order = {call_id: place for place, call_id in enumerate(course.wanted)}
         course.done.sort(key=lambda call: order[call.id])
+        if course.final and not pending and all(call.id in course.final for call in course.step):
+            end = ModelEnd(stop=Stop.STOP, text="\n\n".join(course.final[call.id] for call in course.step))
+            entry = assistant_entry(end, (), run_id=course.id, model=self._host.model.name)
+            return await self._conclude(end, True, entry)
         if not pending:
             return None
         for each in pending:
@@ -252,6 +259,8 @@ class Run:
         if whole is not None and self._ledger is not None:
             await self._host.store.put(result_key(self.course.id, call.id), whole.encode(), ttl=RUN_TTL_S)
         await self._talk.append(tool_entry(call, run_id=self.course.id))
+        if result.final:
+            self.course.final[call.id] = result.text
         self._done(call)
 
     def _done(self, call: ToolCall) -> None:

@@ -27,6 +27,7 @@ from retinue.agent.session.history import last_groups, to_model, valid
 from retinue.agent.session.shorten import shorter
 from retinue.agent.tools import Tool
 from retinue.agent.turn.budget import Purse
+from retinue.agent.turn.window import FULL, NEAR, never_fits, size_of, tokens_of
 from retinue.service.chat import StatusNote, TextDelta, ThinkingDelta, ToolInput
 from retinue.service.errors import ModelContext, ModelUnavailable
 from retinue.service.text import Joiner, sane
@@ -35,6 +36,7 @@ from retinue.service.usage import Usage
 log = logging.getLogger("retinue.agent")
 
 TOO_LONG = "the conversation is longer than the model's window: its older part is shortened for this turn"
+TOO_LARGE = "this turn alone is longer than the model's window: send less at once"
 
 
 class Thinking:
@@ -49,28 +51,62 @@ class Thinking:
         self._purse = purse
         self._events = events
         self._helper = helper
-        # How often the conversation had to be made shorter in this run.
-        self._cuts = 0
+        # How often the conversation had to be made shorter for the model.
+        self.cuts = 0
+        self._begun = self._told = False
 
     async def think(self, tools: Mapping[str, Tool]) -> ModelEnd:
         """One model call. Its text goes out as it comes. ModelContext when not even the present turn fits."""
+        if not self._begun:
+            self._begun, self.cuts = True, self._cuts_before()
         messages = await self._messages()
-        for _ in range(self._cuts):
-            messages = shorter(messages) or messages
+        for _ in range(self.cuts):
+            if fewer := shorter(messages):
+                messages = fewer
+                self._tell(TOO_LONG)
+        messages = self._fitted(messages)
         while True:
             try:
                 return await self._ask(messages, tools)
             except ModelContext as error:
                 fewer = shorter(messages)
                 if fewer is None:
-                    text = f"{error.message}; this turn alone is longer than the model's window: send less at once"
-                    too_long = ModelContext(text)
+                    too_long = ModelContext(f"{error.message}; {TOO_LARGE}")
                     too_long.facts, too_long.usage = error.facts, error.usage
                     raise too_long from error
                 log.warning("%s: %s", self._host.name, error)
-                if not self._cuts:
-                    self._events.emit(StatusNote(TOO_LONG))
-                messages, self._cuts = fewer, self._cuts + 1
+                self._tell(TOO_LONG)
+                messages, self.cuts = fewer, self.cuts + 1
+
+    def _cuts_before(self) -> int:
+        """How often the conversation was made shorter for this model's last answer in it."""
+        answers = [entry for entry in self._talk.entries if entry.tokens or entry.cuts]
+        return answers[-1].cuts if answers and answers[-1].model == self._host.model.name else 0
+
+    def _fitted(self, messages: tuple[ModelMessage, ...]) -> tuple[ModelMessage, ...]:
+        """The messages, shorter where they would not fit: some servers cut without a word what is too long for them."""
+        window = self._host.window
+        if window is None:
+            return messages
+        tokens = tokens_of(messages)
+        while tokens > FULL * window and (fewer := shorter(messages)):
+            tokens -= size_of(messages) - size_of(fewer)
+            messages, self.cuts = fewer, self.cuts + 1
+            self._tell(TOO_LONG)
+        if never_fits(messages, window):
+            raise ModelContext(f"{self._host.model.name} takes {window} tokens; {TOO_LARGE}")
+        if tokens > NEAR * window:
+            self._tell(
+                f"the conversation fills about {tokens * 100 // window} % of the model's window of {window} tokens"
+            )
+        return messages
+
+    def _tell(self, text: str) -> None:
+        """Says once in a run that the conversation is long."""
+        if not self._told:
+            self._told = True
+            log.warning("%s: %s", self._host.name, text)
+            self._events.emit(StatusNote(text))
 
     async def _messages(self) -> tuple[ModelMessage, ...]:
         host = self._host

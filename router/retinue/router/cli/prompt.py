@@ -83,6 +83,9 @@ class Talk:
         reply = turn.result()
         self._answered = tuple(reply.agent.split(", "))
         self._waiting = reply if reply.state is RunState.WAITING else None
+        if reply.parts and not self._as_json:
+            made = ", ".join(part.image.mime if part.image else "a file" for part in reply.parts)
+            note(f"{reply.agent} sends {made} besides: --json has it")
         for pending in reply.pending:
             call = f"{pending.kind} of {pending.name} {pending.arguments}"
             note(f"{reply.agent} waits for {call}: {self._hint(reply, pending)}")

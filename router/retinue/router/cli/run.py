@@ -79,7 +79,7 @@ def _run_node(file: MeshFile, name: str, settings: Settings) -> None:
     spec = file.find(name)
     if isinstance(spec, ServiceSpec):
         become_service(spec, file, settings)
-    asyncio.run(serve(spec, settings))
+    asyncio.run(serve(spec, file, settings))
 
 
 async def _run_mesh(file: MeshFile, names: list[str], settings: Settings, *, chat: bool, ask: str | None) -> int:
@@ -157,7 +157,12 @@ async def _tell_models(file: MeshFile, names: Sequence[str]) -> None:
 
     agents = [agent for agent in file.agents if agent.name in names]
     if ROUTER in names or any(not agent.model for agent in agents):
-        note(f"model: {(await choose()).why}")
+        try:
+            note(f"model: {(await choose(file.model or None)).why}")
+        except MeshError as error:
+            if not file.model:
+                raise
+            raise Stop(f"{file.path.name}: [mesh]: {error.message}") from error
     for agent in agents:
         if not agent.model:
             continue
