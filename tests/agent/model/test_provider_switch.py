@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from itertools import permutations, product
 from typing import Any
 
@@ -78,3 +80,29 @@ async def test_what_one_model_wanted_back_is_not_sent_to_another_of_the_same_ser
     assert MARKS.get(dialect, "one thinks") in first
     assert SIGNATURE not in other
     assert "one thinks" not in other
+
+
+DATA = base64.b64encode(b"\x89PNG drawn").decode()
+LINK = {"image_url": {"url": f"data:image/png;base64,{DATA}"}}
+DRAWN = {
+    "openai": {"choices": [{"message": {"content": "", "images": [LINK]}, "finish_reason": "stop"}]},
+    "gemini": {
+        "candidates": [
+            {
+                "content": {"parts": [{"inlineData": {"mimeType": "image/png", "data": DATA}}]},
+                "finishReason": "STOP",
+            }
+        ]
+    },
+}
+
+
+@pytest.mark.parametrize("dialect", DRAWN)
+async def test_an_image_that_one_model_made_spoils_no_request_to_another(dialect: str) -> None:
+    drawn = Answer(body=json.dumps(DRAWN[dialect]).encode(), content_type="application/json")
+    async with scripted_mesh([drawn, *["Well."] * len(DIALECTS)]) as (server, mesh):
+        async with mesh.serve(clerk_of(dialect, server)):
+            reply = await mesh.ask("clerk", "Draw a cat.")
+        for other in DIALECTS:
+            await take_turn(mesh, clerk_of(other, server), "And now?")
+    assert reply.parts == (Part(image=Blob("image/png", data=b"\x89PNG drawn")),)
