@@ -166,8 +166,11 @@ class Stage:
         self._all: list[Victim] = []
         self._waiting: list[tuple[Callable[[int, Passed], bool], asyncio.Future[int]]] = []
 
-    async def start(self, *agents: str, model_calls: int = 25) -> Victim:
-        """A new process that serves these agents, once it does; `model_calls` is the budget of their trees."""
+    async def start(self, *agents: str, model_calls: int = 25, model: str = "") -> Victim:
+        """A new process that serves these agents, once it does; `model_calls` is the budget of their trees.
+
+        `model` is a dialect and the URL of a scripted server, with a blank between.
+        """
         settings = self.mesh.settings
         victim = await Victim.start(
             self._zygote,
@@ -178,6 +181,7 @@ class Stage:
                 agents=agents,
                 lease=LEASE_S,
                 model_calls=model_calls,
+                model=model,
             ),
             self._tell,
         )

@@ -14,13 +14,15 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self, cast
 
+from kit.dialect_models import model_of
 from kit.points import Killing, KillingAgent, KillingModel, kind_of_key, step_of_turn
 from retinue.agent.limits import Limits
-from retinue.agent.model import ModelRequest, WantedCall
+from retinue.agent.model import Model, ModelRequest, WantedCall
 from retinue.agent.model.scripted import Scripted, call
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
 from retinue.service.client import Client
@@ -40,7 +42,10 @@ _ITEM = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a victim is told: where the mesh is, what it serves, where its files are, the lease (s) and the budget."""
+    """What a victim is told: where the mesh is, what it serves, where its files are, the lease (s) and the budget.
+
+    `model` is a dialect and the URL of a scripted server, with a blank between; without it the messages are scripts.
+    """
 
     registry: str
     store: str
@@ -48,6 +53,7 @@ class Setting:
     agents: Sequence[str]
     lease: float = 0.5
     model_calls: int = 25
+    model: str = ""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -107,11 +113,10 @@ async def serve(setting: Setting) -> None:
     """Serves until it is told to end, or dies."""
     folder = Path(setting.folder)
 
-    def agent(name: str) -> KillingAgent:
-        model = KillingModel(Scripted(then=answer))
+    def agent(name: str, model: Model) -> KillingAgent:
         limits = Limits(model_calls=setting.model_calls)
         made = KillingAgent(
-            name, tools=tools_in(folder), model=model, limits=limits, description=f"{name} of the victims"
+            name, tools=tools_in(folder), model=KillingModel(model), limits=limits, description=f"{name} of the victims"
         )
         made.folder = folder
         return made
@@ -124,10 +129,18 @@ async def serve(setting: Setting) -> None:
             mesh.client = cast(
                 Client, Killing(mesh.client, kind=lambda name, path, *_: f"{name} {path.rpartition('/')[2]}")
             )
-            agents = [agent(name) for name in setting.agents]
-            async with mesh.serve(*agents):
-                print(SERVING, flush=True)
-                await _end()
+            async with AsyncExitStack() as stack:
+                agents = [agent(name, await _open_model(stack, setting.model)) for name in setting.agents]
+                async with mesh.serve(*agents):
+                    print(SERVING, flush=True)
+                    await _end()
+
+
+async def _open_model(stack: AsyncExitStack, served: str) -> Model:
+    if not served:
+        return Scripted(then=answer)
+    dialect, url = served.split()
+    return await stack.enter_async_context(model_of(dialect, url))
 
 
 async def _end() -> None:

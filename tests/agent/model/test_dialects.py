@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kit.dialects import CHECKS
+from kit.dialect_models import DIALECTS, PATHS, model_of
+from kit.modelled import ALL, check_received
 
 from retinue.agent.model import (
     ModelEnd,
@@ -23,11 +24,7 @@ from retinue.agent.model import (
     WantedCall,
     retry,
 )
-from retinue.agent.model.anthropic import Anthropic
 from retinue.agent.model.exchange import HttpModel
-from retinue.agent.model.gemini import Gemini
-from retinue.agent.model.ollama import Ollama
-from retinue.agent.model.openai import OpenAI
 from retinue.agent.session.history import Entry, assistant_entry, to_model, tool_entry, user_entry, valid
 from retinue.agent.testing import Answer, ModelServer, call, decode
 from retinue.agent.testing.dialects import Spoken, spelling
@@ -43,20 +40,6 @@ from retinue.service.errors import (
     ModelUnavailable,
 )
 
-Build = Callable[..., HttpModel]
-DIALECTS: dict[str, Build] = {
-    "openai": lambda server, **options: OpenAI("m", base_url=server.base_url, **options),
-    "anthropic": lambda server, **options: Anthropic("m", base_url=server.url, **options),
-    "gemini": lambda server, **options: Gemini("m", base_url=server.url, **options),
-    "ollama": lambda server, **options: Ollama("m", base_url=server.url, **options),
-}
-PATHS = {
-    "openai": "/v1/chat/completions",
-    "anthropic": "/v1/messages",
-    "gemini": "/v1beta/models/m:streamGenerateContent?alt=sse",
-    "ollama": "/api/chat",
-}
-ALL = pytest.mark.parametrize("dialect", DIALECTS)
 SECRET = "sk-secret-1"
 IMAGE = Part(image=Blob("image/png", data=b"\x89PNG"))
 TOOLS = (ToolSpec("look", "Looks."), ToolSpec("server.find", "Finds.", {"type": "object", "properties": {"x": {}}}))
@@ -98,10 +81,9 @@ class Talk:
 @asynccontextmanager
 async def scripted(dialect: str, *script: Any, **options: Any) -> AsyncIterator[tuple[ModelServer, HttpModel]]:
     """A server with that script, and a model of the dialect; at the end every request is held against the rules."""
-    async with ModelServer(script) as server, DIALECTS[dialect](server, **options) as model:
+    async with ModelServer(script) as server, model_of(dialect, server.url, **options) as model:
         yield server, model
-    for request in server.requests:
-        CHECKS[dialect](request.body)
+    check_received(server.requests)
 
 
 TURN = (
@@ -260,22 +242,9 @@ async def test_a_session_goes_on_under_another_provider_at_any_step() -> None:
 
 @ALL
 async def test_keys_that_no_header_can_carry_are_refused_at_once_and_not_shown(dialect: str) -> None:
-    server = ModelServer()
     with pytest.raises(Invalid) as caught:
-        DIALECTS[dialect](server, api_key="sk\nsecret")
+        model_of(dialect, "http://127.0.0.1", api_key="sk\nsecret")
     assert "secret" not in str(caught.value)
-
-
-@ALL
-async def test_who_leaves_the_stream_hangs_up_within_a_second(dialect: str) -> None:
-    talk = Talk()
-    talk.say("Look.")
-    request = ModelRequest(messages=to_model(talk.entries, model="x"))
-    async with scripted(dialect, Answer(step="one two three " * 40, pause=0.2)) as (server, model), asyncio.timeout(5):
-        async with aclosing(model.stream(request)) as stream:
-            await anext(stream)
-        async with asyncio.timeout(1):
-            await server.hung_up.wait()
 
 
 @ALL

@@ -161,8 +161,17 @@ async def test_rules_and_echo_read_every_dialect(build: Callable[..., HttpModel]
         assert done.text == "Done: result of task_Task_Create"
         with pytest.raises(ModelError, match="no rule fits"):
             await end(model, request(Message(role="user", text="what?")))
-    async with ModelServer(echo) as server, build("m", base_url=server.url) as model:
+    shown: list[Any] = []
+
+    def keep(body: Any) -> str:
+        shown.append(body)
+        return echo(body)
+
+    async with ModelServer(keep) as server, build("m", base_url=server.url) as model:
         assert (await end(model, request(Message(role="user", text="see", parts=(image,))))).text == "see"
+    (text, seen) = shown[0]["messages"][0]["content"]
+    assert text == {"type": "text", "text": "see"}
+    assert seen["image_url"]["url"].endswith(";base64,eA==")
 
 
 def test_a_rule_with_an_unknown_key_names_the_nearest() -> None:

@@ -26,9 +26,10 @@ def of_anthropic(body: Any) -> Any:
                 text = text_of(block.get("content"))
                 messages.append({"role": "tool", "tool_call_id": block["tool_use_id"], "content": text})
         text = text_of([block for block in blocks if block["type"] == "text"])
+        images = [_image(**block["source"]) for block in blocks if block["type"] == "image"]
         calls = [_call(block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"]
-        if text or calls or message["role"] == "assistant":
-            messages.append(_said(message["role"], text, calls))
+        if text or images or calls or message["role"] == "assistant":
+            messages.append(_said(message["role"], text, calls, images))
     tools = [_tool(tool["name"], tool.get("description"), tool["input_schema"]) for tool in body.get("tools", ())]
     return _body(body, messages, tools)
 
@@ -49,8 +50,10 @@ def of_gemini(body: Any) -> Any:
         for made in (part["functionCall"] for part in parts if "functionCall" in part):
             calls.append(_call(f"call_{len(messages)}_{len(calls)}", made["name"], made.get("args", {})))
             waiting.append(calls[-1]["id"])
-        if text or calls:
-            messages.append(_said("user" if content["role"] == "user" else "assistant", text, calls))
+        images = [_image(each["mimeType"], each["data"]) for part in parts if (each := part.get("inlineData"))]
+        images += [_image(url=part["fileData"]["fileUri"]) for part in parts if "fileData" in part]
+        if text or images or calls:
+            messages.append(_said("user" if content["role"] == "user" else "assistant", text, calls, images))
     declared = [each for tool in body.get("tools", ()) for each in tool.get("functionDeclarations", ())]
     tools = [_tool(each["name"], each.get("description"), each.get("parameters") or {}) for each in declared]
     return _body(body, messages, tools)
@@ -67,7 +70,8 @@ def of_ollama(body: Any) -> Any:
         made = [each["function"] for each in message.get("tool_calls", ())]
         calls = [_call(f"call_{len(messages)}_{at}", each["name"], each["arguments"]) for at, each in enumerate(made)]
         waiting.extend(call["id"] for call in calls)
-        messages.append(_said(message["role"], message["content"], calls))
+        images = [_image(data=each) for each in message.get("images", ())]
+        messages.append(_said(message["role"], message["content"], calls, images))
     return _body(body, messages, body.get("tools", ()))
 
 
@@ -75,8 +79,18 @@ def _system(text: str) -> list[dict[str, Any]]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def _said(role: str, text: str, calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    return {"role": role, "content": text, **({"tool_calls": list(calls)} if calls else {})}
+def _said(
+    role: str, text: str, calls: Sequence[Mapping[str, Any]], images: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """A message; its content is parts only where there are images, which stand behind the text."""
+    texts = [{"type": "text", "text": text}] if text else []
+    content = [*texts, *images] if images else text
+    return {"role": role, "content": content, **({"tool_calls": list(calls)} if calls else {})}
+
+
+def _image(media_type: str = "", data: str = "", *, url: str = "", **_: Any) -> dict[str, Any]:
+    """An image by its base64 (Ollama does not say of what kind), or by its address."""
+    return {"type": "image_url", "image_url": {"url": url or f"data:{media_type};base64,{data}"}}
 
 
 def _call(call_id: str, name: str, arguments: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Answer:
     `latency` is in seconds before the first byte (None: never), `pause` after each event. With a `status` of 400
     or more the step is the error's message. `thinking` goes before it. `body` is sent as it is, as `content_type` ("":
     the dialect's stream). `cut` closes the connection after that many bytes of the body; 0 closes it before the answer
-    begins.
+    begins. `hold` keeps the last piece of the answer back until it is set.
     """
 
     step: Step = ""
@@ -41,6 +41,7 @@ class Answer:
     content_type: str = ""
     cut: int | None = None
     thinking: str = ""
+    hold: asyncio.Event | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,9 @@ class ModelServer:
             if position and answer.pause:
                 await writer.drain()
                 await _wait(reader, answer.pause)
+            if answer.hold is not None and position == len(events) - 1:
+                await writer.drain()
+                await _released(reader, answer.hold)
             piece = event[:left]
             left -= len(piece)
             if piece:
@@ -195,6 +199,19 @@ async def _wait(reader: asyncio.StreamReader, seconds: float | None) -> None:
     raise ConnectionResetError("the client is gone")
 
 
+async def _released(reader: asyncio.StreamReader, hold: asyncio.Event) -> None:
+    """Waits until `hold` is set, or until the client is gone: then ConnectionResetError."""
+    released, gone = asyncio.create_task(hold.wait()), asyncio.create_task(_wait(reader, None))
+    try:
+        await asyncio.wait([released, gone], return_when=asyncio.FIRST_COMPLETED)
+        if gone.done():
+            await gone
+    finally:
+        released.cancel()
+        gone.cancel()
+        await asyncio.wait([released, gone])
+
+
 async def _closed(writer: asyncio.StreamWriter) -> None:
     try:
         await writer.wait_closed()
@@ -217,7 +234,8 @@ def _encode(answer: Answer, received: Received) -> tuple[int, str, list[bytes]]:
         return answer.status, "application/json", [json.dumps(spoken.whole(message)).encode()]
     events = list(spoken.stream(message))
     kind = answer.content_type or spoken.content_type
-    return answer.status, kind, events if answer.pause else [b"".join(events)]
+    apart = answer.pause or answer.hold is not None
+    return answer.status, kind, events if apart else [b"".join(events)]
 
 
 def _spoken(answer: Answer, model: str) -> Spoken:
