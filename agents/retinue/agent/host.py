@@ -29,6 +29,7 @@ class Dropped:
 class Host:
     """What the runs of one serving agent share.
 
+    `troubles` has a line for each tool server that is away; with `discover` tools are found before they are offered.
     `tasks` owns what must be finished though its run was cancelled, `detached` the runs that go on without a caller.
     """
 
@@ -40,6 +41,8 @@ class Host:
     peers: Peers
     services: Sequence[str]
     tools: Callable[[], Awaitable[Sequence[Tool]]]
+    troubles: Callable[[], Sequence[str]]
+    discover: bool
     limits: Limits
     hooks: Hooks
     history_limit: int

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec
+from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec, servers_of
 from retinue.service.errors import Invalid
 from retinue.service.settings import LOOPBACK, Settings
 
@@ -50,7 +50,7 @@ def become_service(spec: ServiceSpec, file: MeshFile, settings: Settings) -> NoR
         raise Invalid(f"{place}: {program}: {error.strerror}") from None
 
 
-async def serve(spec: AgentSpec | None, settings: Settings) -> None:
+async def serve(spec: AgentSpec | None, settings: Settings, file: MeshFile) -> None:
     """Serves an agent, or the router (None), until SIGTERM or SIGINT, and drains then."""
     from retinue.service.mesh import Mesh
 
@@ -68,6 +68,8 @@ async def serve(spec: AgentSpec | None, settings: Settings) -> None:
                 spec.name,
                 spec.prompt,
                 services=spec.services,
+                tools=servers_of(file, spec),
+                tools_mode=spec.tools_mode,
                 can_invoke=spec.can_invoke,
                 model=spec.model or None,
                 history_limit=spec.history_limit,

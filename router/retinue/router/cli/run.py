@@ -79,7 +79,7 @@ def _run_node(file: MeshFile, name: str, settings: Settings) -> None:
     spec = file.find(name)
     if isinstance(spec, ServiceSpec):
         become_service(spec, file, settings)
-    asyncio.run(serve(spec, settings))
+    asyncio.run(serve(spec, settings, file))
 
 
 async def _run_mesh(file: MeshFile, names: list[str], settings: Settings, *, chat: bool, ask: str | None) -> int:
