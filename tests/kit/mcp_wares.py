@@ -25,6 +25,7 @@ def add(a: int, b: int) -> int:
 @server.tool()
 async def wait(name: str) -> str:
     """Waits for ever."""
+    print(name, "waits", file=sys.stderr, flush=True)
     try:
         await anyio.sleep_forever()
     except anyio.get_cancelled_exc_class():
