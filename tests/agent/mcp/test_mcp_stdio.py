@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kit.clerks import clerk, do, logged, names, odd, wares
+from kit.dialects import check_all
 
 from retinue.agent import tool
 from retinue.agent.mcp import McpServer
@@ -33,7 +35,12 @@ def alive(pid: int) -> bool:
 async def test_tools_of_the_packages_server_come_with_names_schemas_and_all_kinds_of_results() -> None:
     async with clerk(wares()) as (agent, model):
         calls = await do(
-            agent, ("wares_add", {"a": 2, "b": 3}), "wares_picture", "wares_paper", "wares_fail", ("wares_add", {"a": 1})
+            agent,
+            ("wares_add", {"a": 2, "b": 3}),
+            "wares_picture",
+            "wares_paper",
+            "wares_fail",
+            ("wares_add", {"a": 1}),
         )
         assert "wares_add" in agent.describe().tools
         history = await agent.history()
@@ -51,7 +58,7 @@ async def test_tools_of_the_packages_server_come_with_names_schemas_and_all_kind
 
 async def test_a_server_that_dies_in_a_call_is_an_error_at_once_and_back_for_the_next() -> None:
     with logged() as lines:
-        async with clerk(odd(), own) as (agent, model):
+        async with clerk(odd(), own) as (agent, _):
             calls = await do(agent, "odd_die", "own", "odd_pid", "odd_die", ("odd_echo", {"text": "here"}))
             assert (calls[0].status, calls[1].result) == (ToolStatus.ERROR, "mine")
             assert "was killed (SIGKILL)" in calls[0].error
@@ -156,11 +163,21 @@ async def test_broken_text_is_mended_and_a_huge_result_is_cut_and_kept() -> None
 async def test_schemas_that_no_model_server_takes_are_left_out_aloud_and_the_others_stay() -> None:
     with logged() as lines:
         async with clerk(odd("schemas")) as (agent, model):
-            calls = await do(agent, ("odd_near", {"a": 1}), "odd_fine")
-    assert names(model) == {"odd_fine", "odd_bare", "odd_near", "odd_dots_and_spaces", "odd_old"}
-    assert "its schema cannot be read" in calls[0].error
-    assert calls[1].status is ToolStatus.ERROR  # it reached the server, which knows no such tool
-    for name in ("'no schema'", "'list'", "'wrong type'", "'far'", "lists 'fine' twice", "a tool without a name"):
+            calls = await do(agent, "odd_fine")
+    assert names(model) == {f"odd_{name}" for name in ("fine", "bare", "dots_and_spaces", "old", "one")}
+    check_all(model.requests[0].messages, model.requests[0].tools)
+    assert calls[0].error == "Unknown tool: fine"  # it did reach the server
+    for name in (
+        "'no schema'",
+        "'list'",
+        "'wrong type'",
+        "'far'",
+        "'near'",
+        "'nowhere'",
+        "'pattern'",
+        "lists 'fine' twice",
+        "a tool without a name",
+    ):
         assert [line for line in lines.texts if name in line], name
     assert [line for line in lines.texts if "another tool is named odd_dots_and_spaces" in line]
     assert max(len(spec.description) for spec in model.requests[0].tools) <= 4096
@@ -182,7 +199,7 @@ async def test_a_stubborn_server_and_its_children_are_gone_when_the_agent_ends()
 
 @pytest.mark.parametrize("settings", [{"allowed_tools": ["echo"]}, {"only": ["odd_echo"]}])
 async def test_only_tools_that_are_allowed_by_their_exact_names_are_offered_and_run(
-    settings: dict[str, list[str]],
+    settings: dict[str, Any],
 ) -> None:
     async with clerk(odd(**settings), odd(name="rest", denied_tools=["echo"])) as (agent, model):
         calls = await do(agent, "odd_pid", ("odd_echo", {"text": "a"}), ("rest_echo", {"text": "b"}))
@@ -206,9 +223,15 @@ async def test_a_tool_whose_name_is_taken_is_left_out_aloud() -> None:
 
 
 async def test_settings_that_cannot_work_are_refused() -> None:
-    for settings in ({}, {"command": "x", "url": "http://x"}, {"url": "x"}, {"command": "x", "timeout": 0}):
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"command": "x", "url": "http://x"},
+        {"url": "x"},
+        {"command": "x", "timeout": 0},
+    ]
+    for settings in [*wrong, {"command": "x", "args": "y"}, {"command": "x", "env": {"A": 1}}]:
         with pytest.raises(Invalid):
-            McpServer("x", **settings)  # type: ignore[arg-type]
+            McpServer("x", **settings)
     with pytest.raises(Invalid, match="two MCP servers are named 'odd'"):
         async with clerk(odd(), odd()):
             pass

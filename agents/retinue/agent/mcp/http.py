@@ -46,7 +46,7 @@ async def open_http(server: McpServer, link: Link) -> AsyncIterator[TransportStr
             session.clear()
             link.lose(GONE)
         if isinstance(response.stream, httpx2.AsyncByteStream):
-            response.stream = _Mended(response.stream)
+            response.stream = Mended(response.stream)
 
     timeout = httpx2.Timeout(_CONNECT_S, read=max(_READ_S, 2 * server.timeout))
     # What is compressed could not be mended on the way.
@@ -71,7 +71,7 @@ async def _say_goodbye(server: McpServer, client: httpx2.AsyncClient, session: d
         log.debug("MCP server %s: its session could not be ended: %r", server.name, error)
 
 
-class _Mended(httpx2.AsyncByteStream):
+class Mended(httpx2.AsyncByteStream):
     """A body without what a strict reader of JSON refuses: lone surrogates in escapes, bytes that are no UTF-8."""
 
     def __init__(self, body: httpx2.AsyncByteStream) -> None:

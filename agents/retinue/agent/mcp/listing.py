@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,7 @@ def _listed(server: McpServer, name: str, raw: Mapping[str, Any]) -> Listed | No
     description = raw.get("description") or raw.get("title") or ""
     hints = raw.get("annotations")
     if wrong := _fault(schema):
-        log.warning("MCP server %s: its tool %r is left out: its schema %s", server.name, name, cut(wrong, 300))
+        log.warning("MCP server %s: its tool %r is left out for its schema: %s", server.name, name, cut(wrong, 300))
         return None
     spec = ToolSpec(
         server.full_name(name),
@@ -95,14 +95,39 @@ def _listed(server: McpServer, name: str, raw: Mapping[str, Any]) -> Listed | No
 def _fault(schema: Any) -> str:
     """Why no server of models would take the schema; empty when some may."""
     if not isinstance(schema, dict):
-        return "is none"
+        return "it is no object"
     try:
         rooted(schema)
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
-    except Unreducible as error:
+        for ref in _references(schema):
+            _resolve(ref, schema)
+    except (Unreducible, LookupError) as error:
         return str(error)
     except SchemaError as error:
-        return f"is no JSON Schema: {error.message}"
+        return f"it is no JSON Schema: {error.message}"
     except (RecursionError, TypeError, AttributeError) as error:
-        return f"cannot be read: {error!r}"
+        return f"it cannot be read: {error!r}"
     return ""
+
+
+def _references(schema: Any) -> Iterator[str]:
+    for key, value in schema.items() if isinstance(schema, dict) else enumerate(schema):
+        if key == "$ref" and isinstance(value, str):
+            yield value
+        elif isinstance(value, dict | list):
+            yield from _references(value)
+
+
+def _resolve(ref: str, schema: Any) -> None:
+    """LookupError when a reference points at nothing inside the schema: what lies elsewhere is never fetched."""
+    target: Any = schema
+    steps = ref.removeprefix("#").split("/")[1:]
+    for step in (each.replace("~1", "/").replace("~0", "~") for each in steps):
+        if isinstance(target, list) and step.isdecimal() and int(step) < len(target):
+            target = target[int(step)]
+        elif isinstance(target, dict) and step in target:
+            target = target[step]
+        else:
+            raise LookupError(f"it refers to {ref}, which is not there")
+    if ref != "#" and not ref.startswith("#/"):
+        raise LookupError(f"it refers to {ref}, which is no place inside it")
