@@ -270,16 +270,16 @@ class Agent:
 
     def describe(self) -> Description:
         """What this agent says of itself; its model and the tools of its services only while it serves."""
-        away = [f"[MCP server {line}]" for line in self._mcp.troubles()] if self._host else []
         built_in = [*BUILT_IN, *([LIST_TOOLS] if self._discover else [])]
         return Description(
             name=self.name,
             type="agent",
-            description=" ".join([self._description, *away]).strip(),
+            description=self._description,
             services=self._services,
             model=self._host.model.name if self._host else "",
             tools=tuple(sorted([*built_in, *(tool.spec.name for tool in self._known())])),
             can_invoke=self._can_invoke,
+            notes=tuple(f"[MCP server {line}]" for line in self._mcp.troubles()),
         )
 
     def _known(self) -> list[Tool]:

@@ -13,7 +13,7 @@ from kit.dialects import check_all
 
 from retinue.agent import tool
 from retinue.agent.mcp import McpServer
-from retinue.service.chat import Call, ToolStatus
+from retinue.service.chat import Call, StatusNote, ToolStatus
 from retinue.service.errors import Invalid
 
 LOST = "\ufffd"
@@ -113,13 +113,17 @@ async def test_broken_servers_stop_no_agent_and_are_told_to_model_person_and_who
             notes = [event.body async for event in agent.stream('[["own", {}]]', Call(session="s"))]
             (call,) = await do(agent, ("good_echo", {"text": "fine"}))
             assert call.result == "fine"
-            said = agent.describe().description
+            said = agent.describe().notes
             await lines.wait_for("MCP server odd cannot be started: it ended (exit 3): no licence found", times=2)
     system = model.requests[-1].system
     assert "odd: it ended (exit 3): no licence found" in system
     assert "gone: no-such-program-here: No such file or directory" in system
     assert "[MCP server gone: no-such-program-here: No such file or directory]" in said
-    assert len([note for note in notes if "MCP server gone" in str(note)]) == 1
+    told = [note.text for note in notes if isinstance(note, StatusNote) and "MCP server gone" in note.text]
+    assert told == [
+        "MCP server gone: it is still starting",
+        "MCP server gone: no-such-program-here: No such file or directory",
+    ]
     assert not [name for name in names(model) if name.startswith("odd_")]
 
 

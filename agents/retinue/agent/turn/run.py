@@ -207,11 +207,10 @@ class Run:
 
     async def _tools(self) -> Mapping[str, Tool]:
         """The tools of the next step by name, in a stable order: a changed prefix would cost the server's cache."""
-        host, tools = self._host, list(await self._host.tools())
-        for line in host.troubles():
-            if line not in self._told:
-                self._told.add(line)
-                self.events.emit(StatusNote(f"MCP server {line}"))
+        host = self._host
+        self._tell_troubles()
+        tools = list(await host.tools())
+        self._tell_troubles()
         if host.discover:
             tools = discovered(tools, self._talk.entries)
         if not self._parent:
@@ -221,6 +220,13 @@ class Run:
             ]
             tools += [*host.peers.invoke_tools, *self._tasks.tools()]
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
+
+    def _tell_troubles(self) -> None:
+        """Tells the person which tool servers are not there, each state of each once; a sub-agent's parent does it."""
+        for line in () if self._parent else self._host.troubles():
+            if line not in self._told:
+                self._told.add(line)
+                self.events.emit(StatusNote(f"MCP server {line}"))
 
     async def _act(self, calls: Sequence[ToolCall]) -> Reply | None:
         """Makes these calls of the present step; the reply that says what the run waits for, if it has to."""
