@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from retinue.agent.mcp import McpServer
 from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec, load
 from retinue.service.errors import Invalid, MeshError, Unsupported
 
@@ -62,7 +63,7 @@ def test_every_key_of_an_agent_is_kept(tmp_path: Path) -> None:
         store="redis://r:6379/0",
         model="haiku",
         services=(ServiceSpec(name="db", run=("python", "my service.py", "--fast"), description="Rows."),),
-        mcp_servers={"Files": {"command": "npx"}},
+        mcp_servers={"Files": McpServer("Files", command="npx", cwd=tmp_path)},
         agents=(
             AgentSpec(
                 name="a",
@@ -109,8 +110,7 @@ def test_a_prompt_of_one_word_that_ends_like_a_text_file_is_a_file_beside_the_me
         ('[services.a]\nrun = "python \'x"', r"\[services.a\]: run: No closing quotation"),
         ('[services.a]\nrun = "x"\n[agents.a]', "'a' is the name of two parts"),
         ("[agents.router]", "'router' is the name of two parts"),
-        ('[agents.a]\ntools = ["fs"]\n[mcpServers.files]', r"tools: no MCP server is named 'fs'"),
-        ('[agents.a]\ntools = ["files"]\n[mcpServers.files]', "MCP servers cannot be used as tools yet"),
+        ('[agents.a]\ntools = ["fs"]\n[mcpServers.files]\nurl = "http://f"', r"tools: no MCP server is named 'fs'"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line_with_its_place(tmp_path: Path, text: str, says: str) -> None:

@@ -13,11 +13,14 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, as
 from dataclasses import replace
 from typing import Self
 
+from retinue.agent.discovery import LIST_TOOLS
 from retinue.agent.guards import guards_of
 from retinue.agent.hooks import Hooks
 from retinue.agent.host import Dropped, Host
 from retinue.agent.keys import lease_key
 from retinue.agent.limits import Limits
+from retinue.agent.mcp import McpServer
+from retinue.agent.mcp.toolset import McpTools
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
 from retinue.agent.model.custom import CustomModel
@@ -58,7 +61,8 @@ BUILT_IN = ("plan", "delegate", "check_task", "wait_task")
 class Agent:
     """A service with a model inside.
 
-    `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`; `can_invoke`
+    `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`, and MCP
+    servers; with `tools_mode="discover"` a model finds them by `list_tools` before it is offered any. `can_invoke` are
     the agents it may call (None: every registered one). `model` is a Model, "provider/name" or an async function;
     without one the environment decides. `history_limit` counts the turns that are sent to the model, not those that
     are kept. `sequential` makes the calls of a step one after another. Raises Invalid for a name that no agent may bear
@@ -71,7 +75,8 @@ class Agent:
         prompt: str = "",
         *,
         services: Sequence[str] = (),
-        tools: Sequence[Tool] = (),
+        tools: Sequence[Tool | McpServer] = (),
+        tools_mode: str = "all",
         can_invoke: Sequence[str] | None = None,
         model: Model | CustomModel | str | None = None,
         provider: str | None = None,
@@ -86,9 +91,14 @@ class Agent:
         self._prompt = sane(prompt)
         self._services = tuple(services)
         self._peers = Peers(name, can_invoke)
+        self._endpoints = ServiceTools(self._services, name)
         self._can_invoke = None if can_invoke is None else tuple(can_invoke)
-        self._own_tools = tuple(tools)
-        _check_names([*tools, *self._peers.invoke_tools])
+        self._own_tools = tuple(each for each in tools if isinstance(each, Tool))
+        self._mcp = McpTools([each for each in tools if isinstance(each, McpServer)])
+        if tools_mode not in ("all", "discover"):
+            raise Invalid(f"tools_mode is all or discover, not {tools_mode!r}", field="tools_mode")
+        self._discover = tools_mode == "discover"
+        self._check_names()
         self._model = model
         self._provider = provider
         self._api_key = api_key
@@ -99,7 +109,6 @@ class Agent:
         self._hooks = hooks or Hooks()
         self._limits = limits or Limits()
         self._sequential = sequential
-        self._endpoints = ServiceTools(self._services, name)
         self._dropped = Dropped()
         self._host: Host | None = None
         self._alone = AsyncExitStack()
@@ -122,10 +131,11 @@ class Agent:
             gate = guarded(model, mesh.store)
             await stack.enter_async_context(self._peers.mounted(mesh))
             await stack.enter_async_context(self._endpoints.mounted(mesh))
-            _check_names([*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()])
+            self._check_names()
+            await stack.enter_async_context(self._mcp.mounted())
             known = self.describe().tools
             for name in self._hooks.approvals:
-                if name not in known:
+                if name not in known and not self._mcp.is_one(name):
                     log.warning("%s: approvals names no tool %r%s", self.name, name, did_you_mean(name, known))
             tasks = await stack.enter_async_context(Background())
             places = Places(mesh.store, ttl=mesh.timing.lease)
@@ -135,7 +145,8 @@ class Agent:
             detached = await stack.enter_async_context(Background())
 
             async def tools() -> Sequence[Tool]:
-                return [*self._own_tools, *await self._endpoints.tools()]
+                own = [*self._own_tools, *await self._endpoints.tools()]
+                return [*own, *await self._mcp.tools(self._taken())]
 
             self._host = Host(
                 name=self.name,
@@ -147,6 +158,8 @@ class Agent:
                 peers=self._peers,
                 services=self._services,
                 tools=tools,
+                troubles=self._mcp.troubles,
+                discover=self._discover,
                 limits=self._limits,
                 hooks=self._hooks,
                 guards=(*self._hooks.guards, *guards_of(self._limits)),
@@ -263,16 +276,34 @@ class Agent:
 
     def describe(self) -> Description:
         """What this agent says of itself; its model and the tools of its services only while it serves."""
-        known = [*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()]
+        built_in = [*BUILT_IN, *([LIST_TOOLS] if self._discover else [])]
         return Description(
             name=self.name,
             type="agent",
             description=self._description,
             services=self._services,
             model=self._host.model.name if self._host else "",
-            tools=tuple(sorted([*BUILT_IN, *(tool.spec.name for tool in known)])),
+            tools=tuple(sorted([*built_in, *(tool.spec.name for tool in self._known())])),
             can_invoke=self._can_invoke,
+            notes=tuple(f"[MCP server {line}]" for line in self._mcp.troubles()),
         )
+
+    def _known(self) -> list[Tool]:
+        """The tools as far as they are known without asking anybody."""
+        own = [*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()]
+        return [*own, *self._mcp.known(self._taken())]
+
+    def _taken(self) -> set[str]:
+        """The names that no MCP tool may have."""
+        own = [*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()]
+        return {*BUILT_IN, LIST_TOOLS, *(tool.spec.name for tool in own)}
+
+    def _check_names(self) -> None:
+        seen = {*BUILT_IN, *([LIST_TOOLS] if self._discover else [])}
+        for tool in (*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()):
+            if tool.spec.name in seen:
+                raise Invalid(f"two tools are named {tool.spec.name!r}; rename one", field="tools")
+            seen.add(tool.spec.name)
 
     async def _open_model(self, stack: AsyncExitStack) -> Model:
         chosen = await choose(self._model, self._provider, self._api_key, window=self._limits.window)
@@ -317,11 +348,3 @@ async def _drive(run: Run, events: asyncio.Queue[Event | MeshError]) -> None:
         events.put_nowait(run.events.last(Completed(outcome)))
     else:
         events.put_nowait(run.events.last(Failed(outcome)) if run.course.begun else outcome)
-
-
-def _check_names(tools: Sequence[Tool]) -> None:
-    seen: set[str] = set(BUILT_IN)
-    for tool in tools:
-        if tool.spec.name in seen:
-            raise Invalid(f"two tools are named {tool.spec.name!r}; rename one", field="tools")
-        seen.add(tool.spec.name)

@@ -30,8 +30,9 @@ class Dropped:
 class Host:
     """What the runs of one serving agent share.
 
-    `window` is how many tokens fit the model, where that is known. `tasks` owns what must be finished
-    though its run was cancelled, `detached` the runs that go on without a caller.
+    `window` is how many tokens fit the model, where that is known. `troubles` has a line for each tool server that is
+    away; with `discover` tools are found before they are offered. `tasks` owns what must be finished though its run was
+    cancelled, `detached` the runs that go on without a caller.
     """
 
     name: str
@@ -43,6 +44,8 @@ class Host:
     peers: Peers
     services: Sequence[str]
     tools: Callable[[], Awaitable[Sequence[Tool]]]
+    troubles: Callable[[], Sequence[str]]
+    discover: bool
     limits: Limits
     hooks: Hooks
     guards: Sequence[Guard]

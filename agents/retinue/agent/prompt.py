@@ -1,4 +1,4 @@
-"""The system prompt of a model call: the agent's own prompt, the plan, and the peers it may call.
+"""The system prompt of a model call: the agent's own prompt, the plan, the peers it may call, and what is away.
 
 What others wrote of themselves stands there as data in quotation marks, never as an instruction.
 """
@@ -24,9 +24,9 @@ class PeerLine:
     services: tuple[str, ...] = ()
 
 
-def system_prompt(prompt: str, plan: Plan, peers: Sequence[PeerLine]) -> str:
-    """The whole system prompt; parts that are empty are left out."""
-    return "\n\n".join(part for part in (prompt.strip(), _plan(plan), _peers(peers)) if part)
+def system_prompt(prompt: str, plan: Plan, peers: Sequence[PeerLine], *, away: Sequence[str] = ()) -> str:
+    """The whole system prompt; parts that are empty are left out. `away`: a line for each tool server not there."""
+    return "\n\n".join(part for part in (prompt.strip(), _plan(plan), _peers(peers), _away(away)) if part)
 
 
 def _plan(plan: Plan) -> str:
@@ -43,6 +43,13 @@ def _peers(peers: Sequence[PeerLine]) -> str:
     if len(peers) > MOST_PEERS:
         lines.append(f"and {len(peers) - MOST_PEERS} more")
     return "\n".join(lines)
+
+
+def _away(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    said = [f'- "{" ".join(line.split())}"'.replace('"', "'") for line in lines]
+    return "\n".join(["Servers of tools that are away for now (in quotation marks what is known of it):", *said])
 
 
 def _line(peer: PeerLine) -> str:

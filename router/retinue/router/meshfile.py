@@ -9,13 +9,16 @@ import re
 import shlex
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from retinue.service.errors import Invalid, Unsupported
 from retinue.service.names import check_name, did_you_mean
 from retinue.service.settings import host_and_port
+
+if TYPE_CHECKING:
+    from retinue.agent.mcp import McpServer
 
 FILES = ("mesh.toml", "eunice.toml", "eunice.json")
 ROUTER = "router"
@@ -27,6 +30,7 @@ _AGENT = (
     "prompt",
     "services",
     "tools",
+    "tools_mode",
     "can_invoke",
     "model",
     "description",
@@ -51,12 +55,16 @@ class ServiceSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSpec:
-    """An agent as the file describes it. `can_invoke` None: every registered agent; `approvals`: names of tools."""
+    """An agent as the file describes it. `can_invoke` None: every registered agent; `approvals`: names of tools.
+
+    `tools` are names of MCP servers, or exact names of their tools as a model calls them.
+    """
 
     name: str
     prompt: str = ""
     services: tuple[str, ...] = ()
     tools: tuple[str, ...] = ()
+    tools_mode: str = "all"
     can_invoke: tuple[str, ...] | None = None
     approvals: tuple[str, ...] = ()
     sequential: bool = False
@@ -79,7 +87,7 @@ class MeshFile:
     model: str = ""
     services: tuple[ServiceSpec, ...] = ()
     agents: tuple[AgentSpec, ...] = ()
-    mcp_servers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    mcp_servers: Mapping[str, McpServer] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -97,6 +105,26 @@ class MeshFile:
         raise Invalid(f"{self.path.name}: nothing is named {name!r}{did_you_mean(name, self.names)}", field="--only")
 
 
+def servers_of(file: MeshFile, spec: AgentSpec) -> list[McpServer]:
+    """The MCP servers of an agent, in the order of its `tools`; one that is named by its tools offers only those."""
+    found: dict[str, McpServer] = {}
+    for name, server in _named(spec.tools, file.mcp_servers):
+        if name == server.name:
+            found[server.name] = server
+        elif (known := found.get(server.name, replace(server, only=()))).only is not None:
+            found[server.name] = replace(known, only=(*known.only, name))
+    return list(found.values())
+
+
+def _named(tools: Iterable[str], servers: Mapping[str, McpServer]) -> list[tuple[str, McpServer]]:
+    """Each name with the servers that may be meant: the one of that very name, else all that could have such a tool."""
+    pairs: list[tuple[str, McpServer]] = []
+    for name in tools:
+        meant = [servers[name]] if name in servers else servers.values()
+        pairs += [(name, one) for one in meant if name == one.name or name.startswith(one.full_name(""))]
+    return pairs
+
+
 def load(where: Path) -> MeshFile:
     """The mesh that `where` (a file, or a folder with one) describes. Invalid names file, table and key."""
     path = locate(where)
@@ -105,7 +133,7 @@ def load(where: Path) -> MeshFile:
     top = _Table(str(path), "", _parse(path), _TOP)
     mesh = top.table("mesh", _MESH)
     services = tuple(_service(name, table) for name, table in top.tables("services", _SERVICE))
-    servers = {name: dict(table.values) for name, table in top.tables("mcpServers", None)}
+    servers = {name: _server(name, table, path.parent) for name, table in top.tables("mcpServers", None)}
     agents = tuple(_agent(name, table, path.parent, servers) for name, table in top.tables("agents", _AGENT))
     names = [ROUTER, *(one.name for one in services), *(one.name for one in agents)]
     for name in names:
@@ -161,13 +189,25 @@ def _service(name: str, table: _Table) -> ServiceSpec:
     return ServiceSpec(name=name, run=run, description=table.text("description"))
 
 
-def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -> AgentSpec:
+def _server(name: str, table: _Table, folder: Path) -> McpServer:
+    from retinue.agent.mcp.server import from_table
+
+    try:
+        return from_table(name, table.values, folder=folder.absolute())
+    except Invalid as error:
+        raise Invalid(f"{table.where}: {error.message}", **error.facts) from None
+
+
+def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, McpServer]) -> AgentSpec:
     tools = table.names("tools") or ()
     for tool in tools:
-        if tool not in servers:
-            raise table.wrong("tools", f"no MCP server is named {tool!r}{did_you_mean(tool, servers)}")
-    if tools:
-        raise table.wrong("tools", "MCP servers cannot be used as tools yet; leave the key out", kind=Unsupported)
+        if not _named((tool,), servers):
+            raise table.wrong(
+                "tools", f"no MCP server is named {tool!r} or has such a tool{did_you_mean(tool, servers)}"
+            )
+    mode = table.text("tools_mode") or "all"
+    if mode not in ("all", "discover"):
+        raise table.wrong("tools_mode", f'use "all" or "discover", not {mode!r}')
     listen = table.text("listen")
     if listen:
         host_and_port(listen, field=f"{table.where}: listen")
@@ -176,6 +216,7 @@ def _agent(name: str, table: _Table, folder: Path, servers: Mapping[str, Any]) -
         prompt=_prompt(table, folder),
         services=tuple(check_name(one, field=f"{table.where}: services") for one in table.names("services") or ()),
         tools=tools,
+        tools_mode=mode,
         can_invoke=table.names("can_invoke"),
         model=table.text("model"),
         description=table.text("description"),
@@ -229,9 +270,9 @@ class _Table:
             if key not in known:
                 raise Invalid(f"{self.where}: unknown key {key!r}{did_you_mean(key, known)}", field=key)
 
-    def wrong(self, key: str, what: str, *, kind: type[Invalid] | type[Unsupported] = Invalid) -> Invalid | Unsupported:
+    def wrong(self, key: str, what: str) -> Invalid:
         """The error for a key's value."""
-        return kind(f"{self.where}: {key}: {what}")
+        return Invalid(f"{self.where}: {key}: {what}")
 
     def text(self, key: str) -> str:
         value = self.values.get(key, "")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
-from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec
+from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec, servers_of
 from retinue.service.errors import Invalid
 from retinue.service.settings import LOOPBACK, Settings
 
@@ -68,6 +68,8 @@ async def serve(spec: AgentSpec | None, file: MeshFile, settings: Settings) -> N
                 spec.name,
                 spec.prompt,
                 services=spec.services,
+                tools=servers_of(file, spec),
+                tools_mode=spec.tools_mode,
                 can_invoke=spec.can_invoke,
                 model=spec.model or file.model or None,
                 history_limit=spec.history_limit,

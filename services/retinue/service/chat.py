@@ -245,7 +245,10 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """What a part of the mesh says of itself. `can_invoke` None: every registered agent."""
+    """What a part of the mesh says of itself. `can_invoke` None: every registered agent.
+
+    `notes` say how it stands just now: told to whoever asks, behind the description, and not registered.
+    """
 
     name: str
     type: str
@@ -255,6 +258,7 @@ class Description:
     version: str = ""
     tools: tuple[str, ...] = ()
     can_invoke: tuple[str, ...] | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -306,7 +306,7 @@ def to_description(description: Description) -> pb.DescribeResponse:
     return pb.DescribeResponse(
         name=description.name,
         type=description.type,
-        description=sane(description.description),
+        description=sane("\n".join([description.description, *description.notes]).lstrip()),
         services=description.services,
         model=description.model,
         version=description.version,

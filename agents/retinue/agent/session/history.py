@@ -110,11 +110,12 @@ def assistant_entry(end: ModelEnd, calls: Sequence[ToolCall], *, run_id: str, mo
     return Entry(message=said, model=model, provider_parts=end.provider_parts, tokens=tokens, cuts=cuts)
 
 
-def tool_entry(call: ToolCall, *, run_id: str, time: datetime | None = None) -> Entry:
-    """The entry of a finished call, as of `time` (now)."""
+def tool_entry(call: ToolCall, *, run_id: str, time: datetime | None = None, parts: Sequence[Part] = ()) -> Entry:
+    """The entry of a finished call, as of `time` (now), with what its result has besides text."""
     text = call.error if call.status is not ToolStatus.OK else call.result
     time = time or datetime.now(UTC)
-    return Entry(message=Message(role="tool", text=text, tool_call_id=call.id, run_id=run_id, time=time), call=call)
+    said = Message(role="tool", text=text, tool_call_id=call.id, run_id=run_id, time=time, parts=tuple(parts))
+    return Entry(message=said, call=call)
 
 
 def open_calls(entries: Iterable[Entry]) -> list[tuple[ToolCall, str]]:

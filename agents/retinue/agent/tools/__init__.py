@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from retinue.service.chat import ToolStatus
+from retinue.service.chat import Part, ToolStatus
 from retinue.service.envelope import Envelope
 from retinue.service.usage import Usage
 
@@ -56,6 +56,7 @@ class Invocation:
 class ToolResult:
     """What a call came to. `text` goes to the model; `run_id` is a delegate's run and `usage` what that cost.
 
+    `parts` are images and files besides, which are kept with the call in the session's history.
     `final`: where all results of its step are so, the run ends there, with their texts as its reply.
     """
 
@@ -63,6 +64,7 @@ class ToolResult:
     status: ToolStatus = ToolStatus.OK
     run_id: str = ""
     usage: Usage = Usage()
+    parts: tuple[Part, ...] = ()
     final: bool = False
 
 

@@ -10,12 +10,17 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import UnknownType, best_match
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from retinue.agent.guards import Guard, guarded
 from retinue.agent.hooks import Ask, Block, Change, Hooks
@@ -239,7 +244,13 @@ async def _attempt(handler: Handler, invocation: Invocation) -> ToolResult:
 
 def _mismatch(tool: Tool, arguments: Mapping[str, object]) -> str:
     """What the schema says against the arguments; empty when they fit."""
-    worst = best_match(Draft202012Validator(tool.spec.parameters).iter_errors(arguments))
+    schema = tool.spec.parameters
+    try:
+        checked: Any = validator_for(schema, default=Draft202012Validator)
+        # A registry of its own: nothing that a schema refers to is ever fetched.
+        worst = best_match(checked(schema, registry=Registry()).iter_errors(arguments))
+    except (Unresolvable, UnknownType, re.error, RecursionError, AttributeError, TypeError) as error:
+        return f"this tool cannot be called: its schema cannot be read ({describe(error)})"
     if worst is None:
         return ""
     place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in worst.absolute_path)

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from retinue.agent.delegate import Delegation, Errand
+from retinue.agent.discovery import discovered
 from retinue.agent.host import Host
 from retinue.agent.keys import RUN_TTL_S, errand_key, result_key, tree_key
 from retinue.agent.model import ModelEnd, Stop
@@ -40,6 +41,7 @@ from retinue.service.chat import (
     PlanChanged,
     Reply,
     RunState,
+    StatusNote,
     ToolCall,
     ToolDone,
     ToolStarted,
@@ -92,6 +94,7 @@ class Run:
         if course.deadline is None and not call.detach:
             course.start_clock(host.limits.time_s)
         self._again: frozenset[str] = frozenset()
+        self._told: set[str] = set()
         self._thinking = Thinking(host, talk, course, purse=self._purse, events=events, helper=parent is not None)
         self._ending = Ending(host, talk, call, course, ledger=ledger, events=events)
         self.execution = Execution(host, talk, course, self._turn, ending=self._ending, detached=call.detach)
@@ -205,7 +208,12 @@ class Run:
 
     async def _tools(self) -> Mapping[str, Tool]:
         """The tools of the next step by name, in a stable order: a changed prefix would cost the server's cache."""
-        host, tools = self._host, list(await self._host.tools())
+        host = self._host
+        self._tell_troubles()
+        tools = list(await host.tools())
+        self._tell_troubles()
+        if host.discover:
+            tools = discovered(tools, self._talk.entries)
         if not self._parent:
             tools += [
                 plan_tool(self._save_plan),
@@ -213,6 +221,13 @@ class Run:
             ]
             tools += [*host.peers.invoke_tools, *self._tasks.tools()]
         return {tool.spec.name: tool for tool in sorted(tools, key=lambda tool: tool.spec.name)}
+
+    def _tell_troubles(self) -> None:
+        """Tells the person which tool servers are not there, each state of each once; a sub-agent's parent does it."""
+        for line in () if self._parent else self._host.troubles():
+            if line not in self._told:
+                self._told.add(line)
+                self.events.emit(StatusNote(f"MCP server {line}"))
 
     async def _act(self, calls: Sequence[ToolCall]) -> Reply | None:
         """Makes these calls of the present step; the reply, if they end the run or it has to wait for an answer."""
@@ -258,7 +273,7 @@ class Run:
         self.course.usage += result.usage
         if whole is not None and self._ledger is not None:
             await self._host.store.put(result_key(self.course.id, call.id), whole.encode(), ttl=RUN_TTL_S)
-        await self._talk.append(tool_entry(call, run_id=self.course.id))
+        await self._talk.append(tool_entry(call, run_id=self.course.id, parts=result.parts))
         if result.final:
             self.course.final[call.id] = result.text
         self._done(call)

@@ -120,7 +120,7 @@ class Thinking:
         host = self._host
         peers = () if self._helper else host.peers.lines()
         request = ModelRequest(
-            system=system_prompt(host.prompt, self._talk.plan, peers),
+            system=system_prompt(host.prompt, self._talk.plan, peers, away=host.troubles()),
             messages=messages,
             tools=tuple(tool.spec for tool in tools.values()),
         )
