@@ -9,6 +9,7 @@ from pathlib import Path
 
 from retinue.agent.testing.rules import Rules
 from retinue.agent.testing.server import ModelServer, Script, echo
+from retinue.service.errors import Invalid
 
 
 async def _serve(script: Script, port: int) -> None:
@@ -27,7 +28,11 @@ def main() -> None:
     chosen.add_argument("--script", type=Path, help="a JSON file with a list of rules")
     chosen.add_argument("--echo", action="store_true", help="answer with the last user message")
     options = parser.parse_args()
-    asyncio.run(_serve(echo if options.echo else Rules.read(options.script), options.port))
+    try:
+        script = echo if options.echo else Rules.read(options.script)
+    except Invalid as error:
+        parser.error(error.message)
+    asyncio.run(_serve(script, options.port))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from retinue.agent.model import Stop, WantedCall
 from retinue.agent.model.said import pieces
 from retinue.agent.testing.asked import of_anthropic, of_gemini, of_ollama
 from retinue.service.errors import MeshError, ModelAuth, ModelContext, ModelError, ModelQuota, ModelRate
+from retinue.service.usage import Usage
 
 SIGNATURE = "c2NyaXB0ZWQ="
 
@@ -27,6 +28,13 @@ class Spoken:
     stop: Stop
     thinking: str = ""
     model: str = ""
+    usage: Usage = Usage()
+
+    @property
+    def tokens(self) -> tuple[int, int]:
+        """Input and output, each one where the script says nothing."""
+        given, made = self.usage.input, self.usage.output
+        return (1 if given is None else given), (1 if made is None else made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +90,9 @@ def _raw(call: WantedCall) -> str:
     return call.raw or json.dumps(call.arguments)
 
 
-def _arguments(call: WantedCall) -> Mapping[str, Any]:
-    return call.arguments or {}
+def _arguments(call: WantedCall) -> Any:
+    """As an object; what is none is sent as the text that it is."""
+    return call.raw if call.arguments is None else call.arguments
 
 
 class _OpenAI:
@@ -115,7 +124,7 @@ class _OpenAI:
         for delta in self._deltas(spoken):
             yield chunk({"index": 0, "delta": delta, "finish_reason": None})
         yield chunk({"index": 0, "delta": {}, "finish_reason": self._stops.get(spoken.stop, "stop")})
-        yield chunk(usage={"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2})
+        yield chunk(usage=self._usage(spoken))
         yield b"data: [DONE]\n\n"
 
     def whole(self, spoken: Spoken) -> Any:
@@ -125,12 +134,16 @@ class _OpenAI:
         message |= {"tool_calls": [self._call(*each) for each in enumerate(spoken.calls)]} if spoken.calls else {}
         choice = {"index": 0, "message": message, "finish_reason": self._stops.get(spoken.stop, "stop")}
         shared = {"id": "chatcmpl-scripted", "object": "chat.completion", "created": 0, "model": spoken.model}
-        return {**shared, "choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}}
+        return {**shared, "choices": [choice], "usage": self._usage(spoken)}
 
     def refused(self, status: int, message: str, error: BaseException | None) -> Refused:
         status, code = _known(self._errors, error, (status, ""))
         kind = "scripted" if error is None else type(error).__name__
         return Refused(status, {"error": {"message": message, "type": kind, "code": code or None}})
+
+    def _usage(self, spoken: Spoken) -> dict[str, int]:
+        given, made = spoken.tokens
+        return {"prompt_tokens": given, "completion_tokens": made, "total_tokens": given + made}
 
     def _deltas(self, spoken: Spoken) -> Iterator[dict[str, Any]]:
         yield {"role": "assistant", "content": ""}
@@ -176,7 +189,7 @@ class _Anthropic:
             for delta in deltas:
                 yield self._event("content_block_delta", index=index, delta=delta)
             yield self._event("content_block_stop", index=index)
-        yield self._event("message_delta", delta=self._end(spoken), usage={"output_tokens": 1})
+        yield self._event("message_delta", delta=self._end(spoken), usage={"output_tokens": spoken.tokens[1]})
         yield self._event("message_stop")
 
     def whole(self, spoken: Spoken) -> Any:
@@ -197,7 +210,7 @@ class _Anthropic:
         return _sse({"type": kind, **more}, name=kind)
 
     def _message(self, spoken: Spoken) -> dict[str, Any]:
-        usage = {"input_tokens": 1, "output_tokens": 1}
+        usage = dict(zip(("input_tokens", "output_tokens"), spoken.tokens, strict=True))
         return {"id": "msg_scripted", "type": "message", "role": "assistant", "model": spoken.model, "usage": usage}
 
     def _end(self, spoken: Spoken) -> dict[str, Any]:
@@ -238,11 +251,11 @@ class _Gemini:
 
     def stream(self, spoken: Spoken) -> Iterator[bytes]:
         for part in self._parts(spoken):
-            yield _sse(self._reply(part)).replace(b"\n", b"\r\n")
-        yield _sse(self._reply(finish=self._stops.get(spoken.stop, "STOP"))).replace(b"\n", b"\r\n")
+            yield _sse(self._reply(spoken, part)).replace(b"\n", b"\r\n")
+        yield _sse(self._reply(spoken, finish=self._stops.get(spoken.stop, "STOP"))).replace(b"\n", b"\r\n")
 
     def whole(self, spoken: Spoken) -> Any:
-        return self._reply(*self._parts(spoken), finish=self._stops.get(spoken.stop, "STOP"))
+        return self._reply(spoken, *self._parts(spoken), finish=self._stops.get(spoken.stop, "STOP"))
 
     def refused(self, status: int, message: str, error: BaseException | None) -> Refused:
         status, word = _known(self._errors, error, (status, "INVALID_ARGUMENT"))
@@ -266,10 +279,11 @@ class _Gemini:
             signed = {} if index else {"thoughtSignature": SIGNATURE}
             yield {"functionCall": {"name": call.name, "args": _arguments(call)}, **signed}
 
-    def _reply(self, *parts: Mapping[str, Any], finish: str = "") -> dict[str, Any]:
+    def _reply(self, spoken: Spoken, *parts: Mapping[str, Any], finish: str = "") -> dict[str, Any]:
         content = {"role": "model"} | ({"parts": list(parts)} if parts else {})
         candidate = {"index": 0, "content": content} | ({"finishReason": finish} if finish else {})
-        usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+        given, made = spoken.tokens
+        usage = {"promptTokenCount": given, "candidatesTokenCount": made, "totalTokenCount": given + made}
         return {"candidates": [candidate], "usageMetadata": usage}
 
 
@@ -317,7 +331,8 @@ class _Ollama:
 
     def _end(self, spoken: Spoken) -> dict[str, Any]:
         reason = "length" if spoken.stop is Stop.LENGTH else "stop"
-        return {"done": True, "done_reason": reason, "prompt_eval_count": 1, "eval_count": 1}
+        given, made = spoken.tokens
+        return {"done": True, "done_reason": reason, "prompt_eval_count": given, "eval_count": made}
 
     def _call(self, index: int, call: WantedCall) -> dict[str, Any]:
         return {"id": call.id, "function": {"index": index, "name": call.name, "arguments": _arguments(call)}}

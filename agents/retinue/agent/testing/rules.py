@@ -64,12 +64,22 @@ class Rules:
         for rule in rules:
             for key in rule.keys() - known:
                 raise Invalid(f"script rule: unknown key {key!r}{did_you_mean(key, known)}", field=key)
+            if not any(rule.get(key) for key in ("reply", "calls", "error")):
+                raise Invalid(f"script rule {dict(rule)} says nothing: give it reply, calls or error", field="reply")
         self._rules = [Rule(**rule) for rule in rules]
 
     @classmethod
     def read(cls, path: Path) -> Rules:
-        """The rules of a JSON file."""
-        return cls(json.loads(path.read_text()))
+        """The rules of a JSON file. Invalid when it holds none."""
+        try:
+            rules = json.loads(path.read_text())
+        except OSError as error:
+            raise Invalid(f"{path}: {error.strerror}", field="script") from None
+        except ValueError as error:
+            raise Invalid(f"{path}: no JSON: {error}", field="script") from None
+        if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+            raise Invalid(f"{path}: use a list of rules, each an object", field="script")
+        return cls(rules)
 
     def __call__(self, body: Any) -> list[str | WantedCall]:
         asked = _Asked.read(body)

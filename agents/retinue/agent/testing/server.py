@@ -1,6 +1,6 @@
 """A model server for tests: real HTTP on loopback that says what a script says, in the dialect that it is asked in.
 
-It checks no key and counts no tokens.
+It counts no tokens. A model that says more than a dialect has words for is told by the nearest that it has.
 """
 
 from __future__ import annotations
@@ -17,9 +17,13 @@ from retinue.agent.model import ModelEnd, Stop
 from retinue.agent.model.scripted import Step, resolve, text_and_calls
 from retinue.agent.testing.asked import text_of
 from retinue.agent.testing.dialects import Spoken, spelling
-from retinue.service.errors import MeshError
+from retinue.service.errors import MeshError, ModelAuth
 
 logger = logging.getLogger("retinue.model")
+
+_JSON = "application/json"
+# Where the dialects have the key.
+_KEYS = ("authorization", "x-api-key", "x-goog-api-key", "api-key")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +50,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A request as it came; header names are in lower case."""
+    """A request as it came; header names are in lower case, and `body` is None where there was none."""
 
+    method: str
     path: str
     headers: Mapping[str, str]
     body: Any
@@ -66,15 +71,24 @@ class ModelServer:
     """A scripted model server, open while it is entered; `base_url` ends before /chat/completions, `url` is its root.
 
     `script` is a list, one item a request (HTTP 400 once it ran out), or a function of the request, which it gets as
-    an OpenAI body whatever dialect it came in. What it raises is answered as the HTTP error that means it. `requests`
-    are those that came, as they came; `connections` counts;
-    `hung_up` is set when a client leaves before it has its answer.
+    an OpenAI body whatever dialect it came in. What it raises is answered as the HTTP error that means it. `models` are
+    the names that it lists. With an `api_key` it refuses whoever shows another. `requests` are those for messages, as
+    they came; `connections` counts; `hung_up` is set when a client leaves before it has its answer.
     """
 
-    def __init__(self, script: Script | Sequence[Step | Answer] = (), *, port: int = 0) -> None:
+    def __init__(
+        self,
+        script: Script | Sequence[Step | Answer] = (),
+        *,
+        port: int = 0,
+        models: Sequence[str] = ("scripted",),
+        api_key: str = "",
+    ) -> None:
         self._steps = None if callable(script) else deque(script)
         self._script = script if callable(script) else None
         self._port = port
+        self._models = tuple(models)
+        self._api_key = api_key
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self.requests: list[Received] = []
@@ -113,9 +127,10 @@ class ModelServer:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
-            while received := await _read(reader):
-                self.requests.append(received)
-                answer = await self._answer(spelling(received.path).asked(received.body) if received.body else None)
+            while received := await _read(reader, writer):
+                if received.method == "POST":
+                    self.requests.append(received)
+                answer = await self._answer(received)
                 if not await self._send(answer, received, reader, writer):
                     break
             await writer.drain()
@@ -127,8 +142,22 @@ class ModelServer:
             writer.close()
             await _closed(writer)
 
-    async def _answer(self, body: Any) -> Answer:
-        """The script's answer to that request, with a step that is settled."""
+    async def _answer(self, received: Received) -> Answer:
+        """The answer to that request, with a step that is settled."""
+        shown = [received.headers.get(name, "").removeprefix("Bearer ") for name in _KEYS]
+        if self._api_key and self._api_key not in shown:
+            return Answer(step=ModelAuth("this key is not known here"))
+        if received.method != "POST":
+            return Answer(body=json.dumps(_list(received.path, self._models)).encode(), content_type=_JSON)
+        try:
+            body = spelling(received.path).asked(received.body)
+            str(body["messages"][-1]["role"])
+        except (LookupError, TypeError, AttributeError) as error:
+            return Answer(status=400, step=f"this is no request of the API at {received.path}: {error!r}")
+        return await self._told(body)
+
+    async def _told(self, body: Any) -> Answer:
+        """The script's answer to that body."""
         answer: Any = self._script
         if self._steps is not None:
             ran_out = Answer(status=400, step=f"the script has no step for request {len(self.requests)}")
@@ -176,15 +205,34 @@ class ModelServer:
         return answer.cut is None
 
 
-async def _read(reader: asyncio.StreamReader) -> Received | None:
-    """The next request of a connection, or None at its end."""
+async def _read(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Received | None:
+    """The next request of a connection, or None at its end; a body that is no JSON comes as its text."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         headers = {key.lower(): value.strip() for key, _, value in (line.partition(":") for line in head[1:] if line)}
-        body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if headers.get("expect", "").lower() == "100-continue":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if headers.get("transfer-encoding", "").lower() == "chunked":
+            body = await _chunks(reader)
+        else:
+            body = await reader.readexactly(int(headers.get("content-length", 0)))
     except asyncio.IncompleteReadError:
         return None
-    return Received(head[0].split()[1], headers, json.loads(body) if body else None)
+    method, path, *_ = head[0].split()
+    try:
+        return Received(method, path, headers, json.loads(body) if body else None)
+    except ValueError:
+        return Received(method, path, headers, body.decode("utf-8", "replace"))
+
+
+async def _chunks(reader: asyncio.StreamReader) -> bytes:
+    """A body that came in chunks, without trailers."""
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readline()
+    await reader.readline()
+    return body
 
 
 async def _wait(reader: asyncio.StreamReader, seconds: float | None) -> None:
@@ -219,6 +267,15 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         logger.debug("the client was first to close: %r", error)
 
 
+def _list(path: str, models: Sequence[str]) -> Any:
+    """The list of models, as the API at that path has it."""
+    if "/v1beta/" in path:
+        return {"models": [{"name": f"models/{name}"} for name in models]}
+    if path.endswith("/api/tags"):
+        return {"models": [{"name": name} for name in models]}
+    return {"object": "list", "data": [{"id": name, "object": "model"} for name in models]}
+
+
 def _encode(answer: Answer, received: Received) -> tuple[int, str, list[bytes]]:
     """The status, the content type and the body, in the pieces that pauses come between."""
     spoken = spelling(received.path)
@@ -228,10 +285,10 @@ def _encode(answer: Answer, received: Received) -> tuple[int, str, list[bytes]]:
     failed = isinstance(said, BaseException)
     if failed or answer.status >= 400:
         refused = spoken.refused(answer.status, str(said) or repr(said), said if failed else None)
-        return refused.status, "application/json", [json.dumps(refused.body).encode()]
-    message = _spoken(answer, str((received.body or {}).get("model", "")))
-    if not spoken.streamed(received.path, received.body or {}):
-        return answer.status, "application/json", [json.dumps(spoken.whole(message)).encode()]
+        return refused.status, _JSON, [json.dumps(refused.body).encode()]
+    message = _spoken(answer, str(received.body.get("model", "")))
+    if not spoken.streamed(received.path, received.body):
+        return answer.status, _JSON, [json.dumps(spoken.whole(message)).encode()]
     events = list(spoken.stream(message))
     kind = answer.content_type or spoken.content_type
     apart = answer.pause or answer.hold is not None
@@ -241,7 +298,14 @@ def _encode(answer: Answer, received: Received) -> tuple[int, str, list[bytes]]:
 def _spoken(answer: Answer, model: str) -> Spoken:
     said: Any = answer.step
     if isinstance(said, ModelEnd):
-        return Spoken(text=said.text, calls=said.calls, stop=said.stop, thinking=answer.thinking, model=model)
+        return Spoken(
+            text=said.text,
+            calls=said.calls,
+            stop=said.stop,
+            thinking=answer.thinking,
+            model=model,
+            usage=said.usage,
+        )
     text, calls = text_and_calls(said)
     stop = Stop.TOOL_CALLS if calls else Stop.STOP
     return Spoken(text=text, calls=calls, stop=stop, thinking=answer.thinking, model=model)
