@@ -73,7 +73,7 @@ def test_an_endless_program_is_stopped_by_the_clock(server: Speaker) -> None:
 
 
 def test_a_busy_program_is_stopped_by_its_cpu_time(server: Speaker) -> None:
-    said = server.refused("run_command", command="exec python3 -c 'while True: pass'", timeout=600)
+    said = server.refused("run_command", command=f"exec {sys.executable} -c 'while True: pass'", timeout=600)
     assert said in ("(stopped: it took more than 1 s of CPU time)", "(stopped: it took longer than 2 s)")
 
 

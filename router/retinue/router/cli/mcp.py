@@ -57,11 +57,11 @@ def run(
         raise typer.BadParameter(f"--allow and --env are for shell, not for {name}")
     with in_own_words():
         if name == "shell":
+            if not allow:
+                raise Stop("the shell is off: allow programs by name, as in --allow git, or all with --allow '*'")
             from retinue.router.mcp.shell import Limits, serve_shell
 
             limits = Limits(seconds=timeout or 60.0, cpu=cpu, processes=processes)
-            if not allow:
-                raise Stop("the shell is off: allow programs by name, as in --allow git, or all with --allow '*'")
             asyncio.run(serve_shell(folders or (), allow, env=env or (), limits=limits))
         else:
             from retinue.router.mcp.own import serve_own
