@@ -32,7 +32,7 @@ def server(home: Path) -> Iterator[Speaker]:
 @pytest.fixture
 def place(home: Path, server: Speaker, request: pytest.FixtureRequest) -> Path:
     """A folder within the first allowed one, named as the test."""
-    folder = home / "allowed" / request.node.originalname
+    folder = home / "allowed" / str(request.node.originalname)
     folder.mkdir()
     return folder
 

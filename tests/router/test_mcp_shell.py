@@ -15,7 +15,7 @@ import pytest
 from kit.commands import processes_of, retinue, wait_until_gone
 from kit.jsonrpc import Speaker, speaking
 
-LIMITS = ("--timeout", "2", "--cpu", "1", "--processes", "12", "--env", "MARK", "--env", "HOME")
+LIMITS = ("--timeout", "60", "--cpu", "1", "--processes", "12", "--env", "WANTED")
 # Ends the parent twice over and begins a session of its own, as daemons do; says who it is and stays.
 DAEMON = """
     import os, sys, time
@@ -37,8 +37,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(home: Path) -> Iterator[Speaker]:
-    """A shell that may run everything, within small limits."""
-    with speaking(home, "mcp", "run", "shell", ".", "--allow", "*", *LIMITS, extra={"KEY": "secret"}) as speaker:
+    """A shell that may run everything, within small limits, on a machine whose bubblewrap does not work."""
+    bwrap = script(home / "broken" / "bwrap", "echo no namespaces >&2\nexit 1\n")
+    extra = {"KEY": "secret", "WANTED": "yes", "PATH": f"{bwrap.parent}:{os.environ['PATH']}"}
+    with speaking(home, "mcp", "run", "shell", ".", "--allow", "*", *LIMITS, extra=extra) as speaker:
         yield speaker
     wait_until_gone(home)
 
@@ -63,18 +65,17 @@ def test_a_command_runs_in_the_folder_and_its_end_is_told(server: Speaker, home:
 
 def test_keys_of_the_environment_are_kept_from_programs(server: Speaker) -> None:
     said = server.call("run_command", command="env")
-    assert "secret" not in said and "PATH=" in said
+    assert "secret" not in said and "PATH=" in said and "WANTED=yes" in said
 
 
 def test_an_endless_program_is_stopped_by_the_clock(server: Speaker) -> None:
-    said = server.refused("run_command", command="echo begun; sleep 600")
-    assert said == "(stopped: it took longer than 2 s)\nbegun"
-    assert "longer than 0.2 s" in server.refused("run_command", command="sleep 600", timeout=0.2)
+    said = server.refused("run_command", command="echo begun; sleep 600", timeout=0.7)
+    assert said == "(stopped: it took longer than 0.7 s)\nbegun"
 
 
 def test_a_busy_program_is_stopped_by_its_cpu_time(server: Speaker) -> None:
-    said = server.refused("run_command", command=f"exec {sys.executable} -c 'while True: pass'", timeout=600)
-    assert said in ("(stopped: it took more than 1 s of CPU time)", "(stopped: it took longer than 2 s)")
+    said = server.refused("run_command", command=f"exec {sys.executable} -c 'while True: pass'")
+    assert said == "(stopped: it took more than 1 s of CPU time)"
 
 
 def test_output_without_end_is_stopped_and_its_ends_are_shown(server: Speaker) -> None:
@@ -132,18 +133,14 @@ def test_a_shell_is_off_unless_programs_are_allowed_by_name(home: Path) -> None:
     done = retinue(home, "mcp", "run", "shell")
     assert (done.returncode, done.stdout) == (1, "")
     assert "the shell is off: allow programs by name, as in --allow git" in done.stderr
-    assert "without its folder" in retinue(home, "mcp", "run", "shell", "--allow", "/bin/ls").stderr
-    assert retinue(home, "mcp", "run", "grep", "--allow", "ls").returncode == 2
+    done = retinue(home, "mcp", "run", "shell", "--allow", "/bin/ls")
+    assert done.returncode == 2 and "use a program's name without its folder" in done.stderr
 
 
 def test_only_programs_that_are_named_run_and_no_shell_reads_their_arguments(home: Path) -> None:
     """With them comes a bubblewrap, of which this one only shows how it is called."""
-    bwrap = home / "bin" / "bwrap"
-    bwrap.parent.mkdir()
-    bwrap.write_text(
-        '#!/bin/sh\necho "$@" >> "$HOME/sub/wrapped"\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
-    )
-    bwrap.chmod(bwrap.stat().st_mode | stat.S_IXUSR)
+    lines = 'echo "$@" >> "$HOME/sub/wrapped"\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    bwrap = script(home / "bin" / "bwrap", lines)
     extra = {"PATH": f"{bwrap.parent}:{os.environ['PATH']}"}
     with speaking(home, "mcp", "run", "shell", "--allow", "echo", "--allow", "nowhere", extra=extra) as server:
         assert server.call("run_program", program="echo", args=["a; b", "$HOME"]) == "a; b $HOME\n"
@@ -155,22 +152,23 @@ def test_only_programs_that_are_named_run_and_no_shell_reads_their_arguments(hom
     assert f"--bind {home} {home} --unshare-pid -- echo a; b $HOME" in (home / "sub" / "wrapped").read_text()
 
 
-def test_a_bubblewrap_that_does_not_work_is_said_and_not_used(home: Path) -> None:
-    bwrap = home / "broken" / "bwrap"
-    bwrap.parent.mkdir()
-    bwrap.write_text("#!/bin/sh\necho no namespaces >&2\nexit 1\n")
-    bwrap.chmod(bwrap.stat().st_mode | stat.S_IXUSR)
-    extra = {"PATH": f"{bwrap.parent}:{os.environ['PATH']}"}
-    with speaking(home, "mcp", "run", "shell", "--allow", "echo", extra=extra) as server:
-        assert server.call("run_program", program="echo", args=["a"]) == "a\n"
-        assert "bubblewrap" not in server.tools()["run_program"]["description"]
-    assert f"{bwrap} does not work here and is not used: no namespaces" in server.stderr
+def test_a_bubblewrap_that_does_not_work_is_said_and_not_used(server: Speaker, home: Path) -> None:
+    assert "bubblewrap" not in server.tools()["run_command"]["description"]
+    assert f"{home}/broken/bwrap does not work here and is not used: no namespaces" in server.stderr
 
 
 def test_the_tool_says_that_it_is_no_sandbox_and_promises_nothing(server: Speaker) -> None:
     tool = server.tools()["run_command"]
     assert "This is not a sandbox" in tool["description"]
     assert tool["annotations"]["destructiveHint"] and not tool["annotations"]["readOnlyHint"]
+
+
+def script(path: Path, lines: str) -> Path:
+    """A program of these lines of sh."""
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{lines}")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
 
 
 def gone(pid: int) -> None:

@@ -55,6 +55,9 @@ def run(
         raise typer.BadParameter(f"{name!r}: use one of {', '.join(SERVERS)}", param_hint="NAME")
     if name != "shell" and (allow or env):
         raise typer.BadParameter(f"--allow and --env are for shell, not for {name}")
+    for program in allow or ():
+        if "/" in program or not program:
+            raise typer.BadParameter(f"--allow {program!r}: use a program's name without its folder, or *")
     with in_own_words():
         if name == "shell":
             if not allow:
@@ -81,9 +84,10 @@ def serve(
     if address and not http:
         raise typer.BadParameter("HOST:PORT goes with --http")
     with in_own_words():
-        from retinue.router.mcp.mesh import serve_mesh
         from retinue.service.settings import Settings
 
         # The store is the agents' matter.
         settings = Settings.from_environment({**os.environ, "RETINUE_STORE": "memory:"})
+        from retinue.router.mcp.mesh import serve_mesh
+
         asyncio.run(serve_mesh(settings, (address or ADDRESS) if http else None, timeout=timeout, say=note))

@@ -13,8 +13,6 @@ import sys
 from contextlib import suppress
 from typing import Annotated, Any, Self
 
-import anyio
-
 from retinue.router.mcp.folders import Folders
 from retinue.router.mcp.offer import READS, Fixed, offered
 from retinue.service.errors import DeadlinePassed, InternalError, Invalid
@@ -126,5 +124,4 @@ async def _start() -> asyncio.subprocess.Process:
 async def _end(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):  # it has ended by itself
         process.kill()
-    with anyio.CancelScope(shield=True):
-        await process.wait()
+    await process.wait()

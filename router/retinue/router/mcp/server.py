@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+import anyio
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 from mcp.server import NotificationOptions, ServerRequestContext
@@ -31,7 +32,7 @@ from mcp_types import (
 from mcp_types import Tool as Listed
 
 from retinue.agent.tools import Invocation
-from retinue.router.mcp.offer import Offer, Offered, said
+from retinue.router.mcp.offer import Offer, Offered, Progress, said
 from retinue.service.envelope import Envelope
 from retinue.service.errors import MeshError, cut
 from retinue.service.names import did_you_mean
@@ -111,7 +112,7 @@ class ToolServer(Server[Any]):
                 agent=NAME,
                 envelope=Envelope(deadline=deadline),
             )
-            return _fitted(await found.handle(call, progress))
+            return _fitted(await _carried_out(found, call, progress))
         except MeshError as error:
             return said(_reason(error), failed=True)
         except Exception as error:
@@ -129,6 +130,24 @@ class ToolServer(Server[Any]):
                 await ctx.session.send_tool_list_changed()
         finally:
             stop()
+
+
+async def _carried_out(found: Offered, call: Invocation, progress: Progress) -> CallToolResult:
+    """What the tool answers, in a task of its own: a cancellation of gRPC's making is not one of the client's.
+
+    One that escaped into the scopes of the `mcp` package would end the whole connection. Cancelled from outside, it
+    returns once the tool has ended.
+    """
+    work = asyncio.ensure_future(found.handle(call, progress))
+    try:
+        await asyncio.wait([work])
+    finally:
+        work.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.wait([work])
+    if work.cancelled():
+        return said(f"{found.spec.name} was called off", failed=True)
+    return work.result()
 
 
 def _listed(each: Offered) -> Listed:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import anyio
 from mcp_types import CallToolResult
 
 from retinue.agent.tools import Invocation, ToolSpec
@@ -135,8 +134,7 @@ class Shell:
         finally:
             # The end of its input calls it off; when this process is killed, the kernel closes it.
             process.stdin.close()
-            with anyio.move_on_after(_END_S, shield=True):
-                await process.wait()
+            await _ended(process)
             self._keepers.discard(process.pid)
             if process.returncode != 0:
                 # It was killed by what it kept, which is this process's own now.
@@ -169,14 +167,21 @@ class Shell:
         return said(output or "(no output)")
 
 
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    """Waits for the end of a keeper that was called off; kills one that does not come to it."""
+    try:
+        async with asyncio.timeout(_END_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+
+
 async def serve_shell(given: Sequence[Path], allowed: Sequence[str], *, env: Sequence[str], limits: Limits) -> None:
-    """Serves the programs `allowed` in the given folders until the client hangs up. Invalid for a bad folder or name.
+    """Serves the programs `allowed` in the given folders until the client hangs up. Invalid for a folder that is none.
 
     What runs then is ended, also when this process is killed.
     """
-    for name in allowed:
-        if "/" in name or not name:
-            raise Invalid(f"--allow {name!r}: use a program's name without its folder, or *", field="--allow")
     keeper.become_reaper()
     with Folders(given) as folders:
         shell = Shell(folders, allowed, limits=limits, env=env, wrap=await _bubblewrap(folders.roots))
