@@ -51,14 +51,19 @@ class Search:
     def run(self, spot: Spot) -> None:
         """Searches the file or folder there, until it is done or a limit is met."""
         try:
-            for name, place in _files(spot, hidden=self.asked["hidden"]):
-                if self.asked["glob"] and not fnmatch.fnmatch(place.name, self.asked["glob"]):
-                    continue
-                self.at = name
-                if not self._search(name, place):
-                    return
+            signal.setitimer(signal.ITIMER_REAL, self.asked["seconds"])
+            self._search_all(spot)
+            signal.setitimer(signal.ITIMER_REAL, 0)
         except Overtime:
             self.stopped = "time"
+
+    def _search_all(self, spot: Spot) -> None:
+        for name, place in _files(spot, hidden=self.asked["hidden"]):
+            if self.asked["glob"] and not fnmatch.fnmatch(place.name, self.asked["glob"]):
+                continue
+            self.at = name
+            if not self._search(name, place):
+                return
 
     def _search(self, name: str, place: Spot) -> bool:
         """Searches one file; False when a limit is met."""
@@ -157,9 +162,7 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         pattern = re.compile(asked["pattern"], re.IGNORECASE if asked["ignore_case"] else 0)
         search = Search(asked, pattern)
         with Folders([Path(folder) for folder in asked["folders"]]) as folders, folders.reach(asked["path"]) as spot:
-            signal.setitimer(signal.ITIMER_REAL, asked["seconds"])
             search.run(spot)
-            signal.setitimer(signal.ITIMER_REAL, 0)
         return {name: getattr(search, name) for name in ("lines", "at", "stopped", "passed_over")}
     except re.error as error:
         place = "" if error.pos is None else f" at character {error.pos + 1}"
