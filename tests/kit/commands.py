@@ -25,6 +25,8 @@ def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[st
         "HOME": str(folder),
         # Nothing answers there, so that the machine's own Ollama is not the model.
         "OLLAMA_HOST": "127.0.0.1:1",
+        # A checkout beside the installed one is named so.
+        **{name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ},
         **(extra or {}),
     }
 
