@@ -8,7 +8,7 @@ import pytest
 
 from retinue.agent.mcp import McpServer
 from retinue.router.meshfile import AgentSpec, MeshFile, ServiceSpec, load
-from retinue.service.errors import Invalid, MeshError, Unsupported
+from retinue.service.errors import Invalid, MeshError
 
 OFFICE = Path(__file__).parents[2] / "agents" / "office"
 
@@ -126,12 +126,11 @@ def test_without_a_mesh_file_it_is_said_where_was_looked(tmp_path: Path) -> None
         load(tmp_path / "other.toml")
 
 
-def test_a_mesh_file_goes_before_a_eunice_file_and_that_alone_is_refused(tmp_path: Path) -> None:
+def test_a_mesh_file_goes_before_a_eunice_file(tmp_path: Path) -> None:
     write(tmp_path, "{}", "eunice.json")
-    with pytest.raises(Unsupported, match="eunice files are not supported yet"):
-        load(tmp_path)
-    write(tmp_path, "")
-    assert load(tmp_path).names == ("router",)
+    assert load(tmp_path).path.name == "eunice.json"
+    write(tmp_path, "[agents.a]")
+    assert load(tmp_path).path.name == "mesh.toml"
 
 
 def test_a_part_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) -> None:

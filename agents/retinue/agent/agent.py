@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 from typing import Self
@@ -63,10 +63,10 @@ class Agent:
 
     `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`, and MCP
     servers; with `tools_mode="discover"` a model finds them by `list_tools` before it is offered any. `can_invoke` are
-    the agents it may call (None: every registered one). `model` is a Model, "provider/name" or an async function;
-    without one the environment decides. `history_limit` counts the turns that are sent to the model, not those that
-    are kept. `sequential` makes the calls of a step one after another. Raises Invalid for a name that no agent may bear
-    and for tools whose names clash.
+    the agents it may call (None: every registered one; a mapping has other names for them). `model` is a Model,
+    "provider/name" or an async function; without one the environment decides. `history_limit` counts the turns that are
+    sent to the model, not those that are kept. `sequential` makes the calls of a step one after another. Raises Invalid
+    for a name that no agent may bear and for tools whose names clash.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Agent:
         services: Sequence[str] = (),
         tools: Sequence[Tool | McpServer] = (),
         tools_mode: str = "all",
-        can_invoke: Sequence[str] | None = None,
+        can_invoke: Sequence[str] | Mapping[str, str] | None = None,
         model: Model | CustomModel | str | None = None,
         provider: str | None = None,
         api_key: str | None = None,
@@ -92,7 +92,8 @@ class Agent:
         self._services = tuple(services)
         self._peers = Peers(name, can_invoke)
         self._endpoints = ServiceTools(self._services, name)
-        self._can_invoke = None if can_invoke is None else tuple(can_invoke)
+        called = can_invoke.values() if isinstance(can_invoke, Mapping) else can_invoke
+        self._can_invoke = None if called is None else tuple(called)
         self._own_tools = tuple(each for each in tools if isinstance(each, Tool))
         self._mcp = McpTools([each for each in tools if isinstance(each, McpServer)])
         if tools_mode not in ("all", "discover"):

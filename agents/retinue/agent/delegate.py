@@ -68,7 +68,7 @@ class Delegation:
         return Tool(SPEC, self._run, idempotent=True)
 
     async def _run(self, invocation: Invocation) -> ToolResult:
-        to = str(invocation.arguments.get("to", "")).strip()
+        to = self.peers.registered_as(str(invocation.arguments.get("to", "")).strip())
         message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
         if is_name(to) and await self.peers.is_agent(to):
             return await self._ask(to, message, invocation)

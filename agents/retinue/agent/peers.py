@@ -29,15 +29,23 @@ FRESH_S = 30.0
 
 
 class Peers:
-    """The other agents of the mesh as one agent sees them. `can_invoke` None: all of them; empty: none."""
+    """The other agents of the mesh as one agent sees them. `can_invoke` None: all of them; empty: none.
 
-    def __init__(self, agent: str, can_invoke: Collection[str] | None) -> None:
+    A mapping has the names that they are called by here, each with the one that they are registered under.
+    """
+
+    def __init__(self, agent: str, can_invoke: Collection[str] | Mapping[str, str] | None) -> None:
         self._agent = agent
-        self._can_invoke = None if can_invoke is None else frozenset(can_invoke)
+        self._called = (
+            dict(can_invoke) if isinstance(can_invoke, Mapping) else {name: name for name in can_invoke or ()}
+        )
+        self._can_invoke = None if can_invoke is None else frozenset(self._called.values())
         self._lines: tuple[PeerLine, ...] = ()
         self._mesh: Mesh | None = None
         # A tool `invoke_<agent>` for each agent that can_invoke names.
-        self.invoke_tools = [self._invoke_tool(name) for name in sorted(self._can_invoke or ()) if name != agent]
+        self.invoke_tools = [
+            self._invoke_tool(called, name) for called, name in sorted(self._called.items()) if name != agent
+        ]
 
     @asynccontextmanager
     async def mounted(self, mesh: Mesh) -> AsyncIterator[None]:
@@ -59,6 +67,10 @@ class Peers:
     def lines(self) -> Sequence[PeerLine]:
         """What the prompt says of the agents that may be called."""
         return self._lines
+
+    def registered_as(self, called: str) -> str:
+        """The name under which an agent is registered that is called so here."""
+        return self._called.get(called, called)
 
     def allows(self, name: str) -> bool:
         """Whether this agent may call an agent of that name."""
@@ -88,13 +100,13 @@ class Peers:
         """As `ask`, without waiting: the reply says how the run of `to` stands now."""
         return await self._entered().peer(to).ask(message, replace(_call(invocation), detach=True))
 
-    def _invoke_tool(self, name: str) -> Tool:
+    def _invoke_tool(self, called: str, name: str) -> Tool:
         async def run(invocation: Invocation) -> ToolResult:
             message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
             return await self.ask(name, message, invocation)
 
         spec = ToolSpec(
-            tool_name("invoke", name),
+            tool_name("invoke", called),
             f"Give a task to the agent {name} and get its answer.",
             {
                 "type": "object",

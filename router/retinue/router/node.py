@@ -32,6 +32,18 @@ def environment_of(settings: Settings, environ: Mapping[str, str]) -> dict[str, 
     return {**environ, "RETINUE_REGISTRY": settings.registry, "RETINUE_STORE": settings.store}
 
 
+def model_of(file: MeshFile, spec: AgentSpec | None, environ: Mapping[str, str]) -> str | None:
+    """The model that an agent (None: the router) names, or else the mesh, where the environment names none."""
+    if spec is not None and spec.model:
+        return spec.model
+    return None if environ.get("RETINUE_MODEL") or environ.get("RETINUE_AI_PROVIDER") else file.model or None
+
+
+def _invoked(file: MeshFile, spec: AgentSpec) -> Mapping[str, str] | None:
+    """The agents that an agent may call, by the file's spelling of their names."""
+    return None if spec.can_invoke is None else {file.spelt.get(name, name): name for name in spec.can_invoke}
+
+
 def become_service(spec: ServiceSpec, file: MeshFile, settings: Settings) -> NoReturn:
     """Replaces this process by the service's own. Invalid when that cannot be run."""
     environ = environment_of(settings, os.environ) | {
@@ -60,7 +72,7 @@ async def serve(spec: AgentSpec | None, file: MeshFile, settings: Settings) -> N
         if spec is None:
             from retinue.router.router import Router
 
-            await mesh.run(Router(model=file.model or None))
+            await mesh.run(Router(model=model_of(file, None, os.environ), entry=file.entry))
         else:
             from retinue.agent import Agent, Hooks, Limits
 
@@ -70,8 +82,8 @@ async def serve(spec: AgentSpec | None, file: MeshFile, settings: Settings) -> N
                 services=spec.services,
                 tools=servers_of(file, spec),
                 tools_mode=spec.tools_mode,
-                can_invoke=spec.can_invoke,
-                model=spec.model or file.model or None,
+                can_invoke=_invoked(file, spec),
+                model=model_of(file, spec, os.environ),
                 history_limit=spec.history_limit,
                 description=spec.description,
                 hooks=Hooks(approvals=spec.approvals),

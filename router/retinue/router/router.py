@@ -24,7 +24,7 @@ from retinue.router.combine import combined, side_by_side
 from retinue.router.direct import Direct
 from retinue.router.log import ROUTE, Errand, Log, Outcome
 from retinue.router.match import clearest, continues, mentions, scores
-from retinue.router.roster import read_roster
+from retinue.router.roster import Roster, read_roster
 from retinue.service.chat import (
     Answer,
     Call,
@@ -74,7 +74,8 @@ class _Desk:
 
 
 class Router:
-    """A Chat that sends messages on. `model` is a Model or "provider/name"; the environment's when None.
+    """A Chat that sends messages on. `model` is a Model or "provider/name"; the environment's when None. `entry` is the
+    agent that all messages go to, but those that name another with `@name`.
 
     A reply is the chosen agent's, with its tool calls, and with the usage of choosing added; several agents' replies
     come as one, under their names. A message that no agent fits is answered by the router with who is there.
@@ -88,10 +89,12 @@ class Router:
         provider: str | None = None,
         api_key: str | None = None,
         description: str = DESCRIPTION,
+        entry: str = "",
     ) -> None:
         self._name = check_name(name)
         self._wanted = model, provider, api_key
         self._description = description
+        self._entry = entry
         self._desk: _Desk | None = None
 
     @property
@@ -218,13 +221,21 @@ class Router:
             return _Route(answer="Nobody is here: no agent and no service is registered.")
         if not agents:
             return _Route(direct=True, services=roster.services)
+        if self._entry and self._entry not in agents:
+            raise NoNode(f"{self._entry}, to which all messages go here, does not answer now")
         if len(agents) == 1 and not roster.silent:
             return _to(roster.agents[0].name, message)
         named = mentions(message, [*agents, *roster.silent])
+        if self._entry and not named.agents:
+            return _to(self._entry, message)
         if named.unknown:
             return _Route(answer=roster.nobody_named(named.unknown))
         if named.agents:
             return _Route(errands=tuple(Errand(name, message) for name in named.agents))
+        return await self._fitting(desk, roster, message, session)
+
+    async def _fitting(self, desk: _Desk, roster: Roster, message: str, session: str) -> _Route:
+        """The agents that a message fits which names none."""
         found = scores(message, roster.agents)
         last = await desk.log.last_agent(session)
         if last is not None and continues(message, last, found):

@@ -28,7 +28,8 @@ class McpServer:
     """An MCP server that an agent uses, by exactly one of `command`, `url` (streamable HTTP) and `rpc`.
 
     A command gets `args`, the working folder `cwd`, and as its environment a few harmless variables (PATH, HOME and
-    the like) and `env`; the command `python` is this interpreter. A URL is sent `headers`. `rpc` is any other way:
+    the like) and `env`; the commands `python` and `retinue` are
+    this interpreter and its own. A URL is sent `headers`. `rpc` is any other way:
     an async function that answers the JSON-RPC requests `tools/list` and `tools/call`.
 
     `timeout` (seconds) is for each call, and for a start. `allowed_tools` (None: all) and `denied_tools` are exact

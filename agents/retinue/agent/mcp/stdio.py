@@ -16,6 +16,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import TypeAlias
 
 import anyio
@@ -77,10 +78,8 @@ async def _group() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def _process(server: McpServer, group: int) -> AsyncIterator[Process]:
-    command = sys.executable if server.command == "python" else server.command
     process = await asyncio.create_subprocess_exec(
-        command,
-        *server.args,
+        *_command(server),
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -101,6 +100,17 @@ async def _process(server: McpServer, group: int) -> AsyncIterator[Process]:
         finally:
             _signal_group(group, signal.SIGKILL)
             await _bury(server.name, process)
+
+
+def _command(server: McpServer) -> list[str]:
+    """The argument vector: `python` is this interpreter, and `retinue` the command that stands beside it."""
+    program = server.command
+    beside = Path(sys.executable).with_name("retinue")
+    if program == "python":
+        program = sys.executable
+    elif program == "retinue" and beside.is_file():
+        program = str(beside)
+    return [program, *server.args]
 
 
 async def _ended(process: Process, within: float) -> bool:

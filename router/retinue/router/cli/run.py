@@ -27,8 +27,15 @@ if TYPE_CHECKING:
 
 
 def run(
-    mesh: Annotated[Path, typer.Argument(metavar="MESH", help="A mesh file, or a folder with mesh.toml.")] = Path("."),
+    mesh: Annotated[
+        Path,
+        typer.Argument(metavar="MESH", help="A mesh file, or a folder with one: mesh.toml, eunice.toml, eunice.json."),
+    ] = Path("."),
     *,
+    config: Annotated[
+        Path | None, typer.Option("--config", metavar="FILE", help="The mesh file, in place of MESH.")
+    ] = None,
+    no_mcp: Annotated[bool, typer.Option("--no-mcp", help="Start no MCP server.")] = False,
     chat: Annotated[bool, typer.Option("--chat", help="Open the prompt when all is up; end with it.")] = False,
     ask: Annotated[
         str | None, typer.Option("--ask", metavar="TEXT", help="Print one reply when all is up, and end.")
@@ -50,17 +57,21 @@ def run(
             from retinue.router.child import end_with_parent
 
             end_with_parent(parent)
+            # Whoever started this has told what the file has besides.
+            logging.getLogger("retinue.meshfile").setLevel(logging.ERROR)
         from retinue.router.meshfile import load
         from retinue.router.node import settings_of
 
-        file = load(mesh)
+        file = load(mesh if config is None else config)
+        file = file.without_mcp() if no_mcp else file
         for name in only:
             file.find(name)
         settings = settings_of(file, os.environ, listen=listen, advertise=advertise)
         if len(only) == 1:
             _run_node(file, only[0], settings)
         else:
-            execute(_run_mesh(file, only or list(file.names), settings, chat=chat, ask=ask))
+            more = ["--no-mcp"] if no_mcp else []
+            execute(_run_mesh(file, only or list(file.names), settings, chat=chat, ask=ask, more=more))
 
 
 def _check_usage(only: Sequence[str], *, chat: bool, ask: str | None, placed: bool) -> None:
@@ -82,7 +93,9 @@ def _run_node(file: MeshFile, name: str, settings: Settings) -> None:
     asyncio.run(serve(spec, file, settings))
 
 
-async def _run_mesh(file: MeshFile, names: list[str], settings: Settings, *, chat: bool, ask: str | None) -> int:
+async def _run_mesh(
+    file: MeshFile, names: list[str], settings: Settings, *, chat: bool, ask: str | None, more: Sequence[str]
+) -> int:
     from retinue.router.cli.signals import on_signals
     from retinue.router.supervisor import Supervisor
     from retinue.service.errors import Invalid
@@ -93,7 +106,7 @@ async def _run_mesh(file: MeshFile, names: list[str], settings: Settings, *, cha
     async with Mesh.connect(settings=settings) as mesh:
         await mesh.registry.names()
         await _tell_models(file, names)
-        supervisor = Supervisor(mesh.registry, _groups(file, names, settings))
+        supervisor = Supervisor(mesh.registry, _groups(file, names, settings, more=more))
         life = _Life(mesh, supervisor)
         work = asyncio.create_task(life.live(names, chat=chat, ask=ask))
         with on_signals((signal.SIGINT, signal.SIGTERM), lambda number: life.stop(number, work)):
@@ -153,14 +166,16 @@ async def _tell_models(file: MeshFile, names: Sequence[str]) -> None:
     """Says which model answers and why, also for agents that name their own. Raises what speaks against a model."""
     from retinue.agent.model.choice import choose
     from retinue.router.meshfile import ROUTER
+    from retinue.router.node import model_of
     from retinue.service.errors import MeshError
 
     agents = [agent for agent in file.agents if agent.name in names]
     if ROUTER in names or any(not agent.model for agent in agents):
+        shared = model_of(file, None, os.environ)
         try:
-            note(f"model: {(await choose(file.model or None)).why}")
+            note(f"model: {(await choose(shared)).why}")
         except MeshError as error:
-            if not file.model:
+            if not shared:
                 raise
             raise Stop(f"{file.path.name}: [mesh]: {error.message}") from error
     for agent in agents:
@@ -172,8 +187,8 @@ async def _tell_models(file: MeshFile, names: Sequence[str]) -> None:
             raise Stop(f"{file.path.name}: [agents.{agent.name}]: {error.message}") from error
 
 
-def _groups(file: MeshFile, names: Sequence[str], settings: Settings) -> list[list[Child]]:
-    """The processes in the order in which they start: services, agents, the router."""
+def _groups(file: MeshFile, names: Sequence[str], settings: Settings, *, more: Sequence[str]) -> list[list[Child]]:
+    """The processes in the order in which they start: services, agents, the router; `more` is for each of them."""
     from retinue.router.child import Child
     from retinue.router.meshfile import ROUTER
     from retinue.router.node import environment_of
@@ -189,7 +204,7 @@ def _groups(file: MeshFile, names: Sequence[str], settings: Settings) -> list[li
         note(f"{name:<{width}} | {line}")
 
     def child(name: str) -> Child:
-        node = ["run", str(file.path), "--only", name, "--parent", str(os.getpid())]
+        node = ["run", str(file.path), "--only", name, "--parent", str(os.getpid()), *more]
         return Child(name, [sys.executable, "-P", "-m", "retinue.router.cli", *node], environ=environ, say=say)
 
     groups = ([one.name for one in file.services], [one.name for one in file.agents], [ROUTER])
