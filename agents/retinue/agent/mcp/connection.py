@@ -11,8 +11,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from retinue.agent.mcp.link import Link, LinkLost, Request, RpcRefused, open_link
+from retinue.agent.mcp.link import Link, LinkLost, Request, RpcRefused
 from retinue.agent.mcp.listing import Listed, read_tools
+from retinue.agent.mcp.opening import open_link
 from retinue.agent.mcp.results import to_result
 from retinue.agent.mcp.server import McpServer
 from retinue.agent.tools import ToolResult
