@@ -68,7 +68,7 @@ def test_the_second_request_of_a_turn_is_exactly_this() -> None:
                 "role": "user",
                 "content": [
                     {"type": "tool_result", "tool_use_id": "toolu_1", "content": "one"},
-                    {"type": "tool_result", "tool_use_id": "toolu_2", "is_error": True},
+                    {"type": "tool_result", "tool_use_id": "toolu_2", "content": "(no text)", "is_error": True},
                     {"type": "text", "text": "Well?", **CACHED},
                 ],
             },

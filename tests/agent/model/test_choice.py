@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any
@@ -12,10 +11,10 @@ import pytest
 
 from retinue.agent.model import Model, ModelEnd, ModelMessage, ModelRequest
 from retinue.agent.model.catalogue import ALIASES, PROVIDERS
-from retinue.agent.model.choice import Chosen, choose, ollama_url
+from retinue.agent.model.choice import Chosen, _Choice, choose, ollama_url
 from retinue.agent.model.offline import Offline
 from retinue.agent.model.scripted import Scripted
-from retinue.agent.testing import Answer, ModelServer
+from retinue.agent.testing import ModelServer
 from retinue.agent.tools import ToolSpec
 from retinue.service.chat import Message
 from retinue.service.errors import Invalid, MeshError, ModelUnavailable
@@ -153,11 +152,49 @@ async def test_each_provider_is_asked_where_its_variable_says(
     ],
 )
 async def test_an_ollama_that_runs_here_answers_with_a_model_that_it_has(installed: list[str], name: str) -> None:
-    tags = json.dumps({"models": [{"name": each} for each in installed]}).encode()
-    async with ModelServer([Answer(body=tags, content_type="application/json")]) as server:
-        found = await chosen({"OLLAMA_HOST": server.base_url.removesuffix("/v1")})
-        assert found.model.name == name
-        assert server.requests[0].path == "/api/tags"
+    async with ModelServer(models=installed) as server:
+        found = await chosen({"OLLAMA_HOST": server.url})
+    assert found.model.name == name
+
+
+def test_a_key_goes_to_the_provider_that_it_is_meant_for_and_to_nobody_else() -> None:
+    def keys(environ: dict[str, str], own: str = "") -> dict[str, str]:
+        asked = _Choice(environ, own, None)
+        return {name: key for name in ("gemini", "anthropic", "openai") if (key := asked.key_of(PROVIDERS[name]))}
+
+    both = {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o", "RETINUE_AI_API_KEY": "general"}
+    assert keys(both) == {"anthropic": "a", "openai": "o", "gemini": "general"}
+    assert keys(both | {"RETINUE_AI_PROVIDER": "openai"}) == {"anthropic": "a", "openai": "general"}
+    assert keys(both | {"RETINUE_MODEL": "haiku"}) == {"anthropic": "general", "openai": "o"}
+    assert keys(both, own="mine") == dict.fromkeys(("gemini", "anthropic", "openai"), "mine")
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"model": "openai/openai/gpt-oss-20b"}, "openai/openai/gpt-oss-20b"),
+        ({"model": "openai/gpt-oss-20b", "provider": "openai"}, "openai/gpt-oss-20b"),
+        ({"model": "gpt", "provider": "openai"}, "openai/gpt-5-mini"),
+    ],
+)
+async def test_a_name_is_split_at_its_first_slash_only(asked: dict[str, str], name: str) -> None:
+    assert (await chosen(OPENAI, **asked)).model.name == name
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [("antropic/x", "did you mean anthropic"), ("claude-x", "such as anthropic/claude-x"), ("sonet", "mean sonnet")],
+)
+async def test_a_wrong_name_is_answered_with_what_may_be_meant(model: str, says: str) -> None:
+    with pytest.raises(Invalid, match=says):
+        await chosen(OPENAI, model=model)
+
+
+@pytest.mark.parametrize("url", ["http://h:99999/v1", "http://[::1/v1", "http://h:abc/v1", "http://u:p@h/v1"])
+async def test_an_address_that_is_none_is_told(url: str) -> None:
+    with pytest.raises(Invalid, match="base URL") as told:
+        await chosen({"OPENAI_BASE_URL": url}, model="openai/x")
+    assert "u:p" not in str(told.value)
 
 
 @pytest.mark.parametrize(
@@ -170,6 +207,8 @@ async def test_an_ollama_that_runs_here_answers_with_a_model_that_it_has(install
         ("http://box", "http://box:80"),
         ("https://box/ollama/", "https://box:443/ollama"),
         ("[::]:5", "http://[::1]:5"),
+        ("::1", "http://[::1]:11434"),
+        (' "box:9" ', "http://box:9"),
     ],
 )
 def test_ollama_host_is_read_as_ollama_reads_it(host: str, url: str) -> None:

@@ -151,7 +151,7 @@ class ModelServer:
             return Answer(body=json.dumps(_list(received.path, self._models)).encode(), content_type=_JSON)
         try:
             body = spelling(received.path).asked(received.body)
-            str(body["messages"][-1]["role"])
+            all(message["role"] for message in body["messages"])
         except (LookupError, TypeError, AttributeError) as error:
             return Answer(status=400, step=f"this is no request of the API at {received.path}: {error!r}")
         return await self._told(body)
