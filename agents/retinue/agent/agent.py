@@ -23,7 +23,7 @@ from retinue.agent.mcp import McpServer
 from retinue.agent.mcp.toolset import McpTools
 from retinue.agent.model import Model
 from retinue.agent.model.choice import choose
-from retinue.agent.model.custom import CustomModel
+from retinue.agent.model.custom import CustomModel, is_model
 from retinue.agent.model.exchange import HttpModel
 from retinue.agent.model.gate import guarded
 from retinue.agent.peers import Peers
@@ -34,6 +34,7 @@ from retinue.agent.session.places import Places
 from retinue.agent.session.tails import Tails
 from retinue.agent.tools import Tool
 from retinue.agent.tools.endpoint import ServiceTools
+from retinue.agent.tools.function import tool
 from retinue.agent.turn.pending import answers_to, give_answer, was_given
 from retinue.agent.turn.run import Run
 from retinue.service.background import Background
@@ -61,7 +62,7 @@ BUILT_IN = ("plan", "delegate", "check_task", "wait_task")
 class Agent:
     """A service with a model inside.
 
-    `services` are the services whose endpoints are its tools, `tools` functions made tools by `@tool`, and MCP
+    `services` are the services whose endpoints are its tools, `tools` functions (what `@tool` makes of them) and MCP
     servers; with `tools_mode="discover"` a model finds them by `list_tools` before it is offered any. `can_invoke` are
     the agents it may call (None: every registered one; a mapping has other names for them). `model` is a Model,
     "provider/name" or an async function; without one the environment decides. `history_limit` counts the turns that are
@@ -75,7 +76,7 @@ class Agent:
         prompt: str = "",
         *,
         services: Sequence[str] = (),
-        tools: Sequence[Tool | McpServer] = (),
+        tools: Sequence[Tool | McpServer | Callable[..., object]] = (),
         tools_mode: str = "all",
         can_invoke: Sequence[str] | Mapping[str, str] | None = None,
         model: Model | CustomModel | str | None = None,
@@ -94,12 +95,14 @@ class Agent:
         self._endpoints = ServiceTools(self._services, name)
         called = can_invoke.values() if isinstance(can_invoke, Mapping) else can_invoke
         self._can_invoke = None if called is None else tuple(called)
-        self._own_tools = tuple(each for each in tools if isinstance(each, Tool))
+        self._own_tools = tuple(_made_tool(each) for each in tools if not isinstance(each, McpServer))
         self._mcp = McpTools([each for each in tools if isinstance(each, McpServer)])
         if tools_mode not in ("all", "discover"):
             raise Invalid(f"tools_mode is all or discover, not {tools_mode!r}", field="tools_mode")
         self._discover = tools_mode == "discover"
         self._check_names()
+        if not (model is None or isinstance(model, str) or is_model(model)):
+            raise Invalid(f"model is 'provider/name', a Model or an async function, not {model!r}", field="model")
         self._model = model
         self._provider = provider
         self._api_key = api_key
@@ -301,10 +304,10 @@ class Agent:
 
     def _check_names(self) -> None:
         seen = {*BUILT_IN, *([LIST_TOOLS] if self._discover else [])}
-        for tool in (*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()):
-            if tool.spec.name in seen:
-                raise Invalid(f"two tools are named {tool.spec.name!r}; rename one", field="tools")
-            seen.add(tool.spec.name)
+        for each in (*self._own_tools, *self._peers.invoke_tools, *self._endpoints.known()):
+            if each.spec.name in seen:
+                raise Invalid(f"two tools are named {each.spec.name!r}; rename one", field="tools")
+            seen.add(each.spec.name)
 
     async def _open_model(self, stack: AsyncExitStack) -> Model:
         chosen = await choose(self._model, self._provider, self._api_key, window=self._limits.window)
@@ -337,6 +340,17 @@ class Agent:
             # Its caller's deadline is for the answer that comes at once.
             call = replace(call, envelope=replace(call.envelope, deadline=None))
         return Run.of_session(host, call, message, sink=sink, steer=steer)
+
+
+def _made_tool(given: Tool | Callable[..., object]) -> Tool:
+    if isinstance(given, Tool):
+        return given
+    if not callable(given):
+        raise Invalid(f"{given!r} is no tool: use a function, what @tool makes of one, or an McpServer", field="tools")
+    try:
+        return tool(given)
+    except TypeError as error:
+        raise Invalid(f"tools: {error}", field="tools") from None
 
 
 async def _drive(run: Run, events: asyncio.Queue[Event | MeshError]) -> None:

@@ -14,6 +14,7 @@ from retinue.agent.guards import Guard
 from retinue.agent.model import ModelMessage
 from retinue.agent.tools import Invocation, ToolResult
 from retinue.service.chat import Event
+from retinue.service.errors import Invalid
 
 Messages: TypeAlias = tuple[ModelMessage, ...]
 
@@ -64,3 +65,9 @@ class Hooks:
     on_event: Callable[[Event], None] | None = None
     approvals: Collection[str] = ()
     guards: Sequence[Guard] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.approvals, str):
+            raise Invalid(f"approvals: use a list of names, not {self.approvals!r}", field="approvals")
+        if callable(self.guards) or not all(callable(guard) for guard in self.guards):
+            raise Invalid(f"guards: use a list of guards, not {self.guards!r}", field="guards")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 
 from retinue.service.envelope import Budget
+from retinue.service.errors import Invalid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -13,9 +15,9 @@ class Limits:
 
     model_calls: calls of any model; depth: agents in a chain of delegates; tokens: input and output together (None:
     no limit); fan_out: tool calls of one step; result_bytes: UTF-8 bytes of a tool's result that the model is shown;
-    time_s: seconds, where the caller set no deadline; window: tokens that the model takes at once (None: what is known
-    of it); call_s: seconds of one tool call, repeats: how often a run makes the same call with the same result (both
-    None: no limit).
+    time_s: seconds, where the caller set no deadline, as our own clients always do; window: tokens that the model takes
+    at once (None: what is known of it); call_s: seconds of one tool call, repeats: how often a run makes the same call
+    with the same result (both None: no limit). Raises Invalid for what is no number above 0.
     """
 
     model_calls: int = 25
@@ -27,6 +29,14 @@ class Limits:
     window: int | None = None
     call_s: float | None = None
     repeats: int | None = None
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if value is None and each.default is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise Invalid(f"limits: {each.name}: use a number above 0, not {value!r}", field=each.name)
 
     @property
     def budget(self) -> Budget:

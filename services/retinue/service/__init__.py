@@ -4,7 +4,7 @@ Errors are in `errors`, backends in `registry` and `store`, a mesh for tests in 
 before it is used, and no model layer ever.
 """
 
-from retinue.service.chat import Call, Chat, Event, Reply
+from retinue.service.chat import Blob, Call, Chat, Completed, Event, Failed, Part, Reply, RunState, TextDelta
 from retinue.service.client import Client
 from retinue.service.client.peer import Peer
 from retinue.service.errors import MeshError
@@ -13,4 +13,22 @@ from retinue.service.part import Service
 from retinue.service.server import Server
 from retinue.service.settings import Settings
 
-__all__ = ["Call", "Chat", "Client", "Event", "Mesh", "MeshError", "Peer", "Reply", "Server", "Service", "Settings"]
+__all__ = [
+    "Blob",
+    "Call",
+    "Chat",
+    "Client",
+    "Completed",
+    "Event",
+    "Failed",
+    "Mesh",
+    "MeshError",
+    "Part",
+    "Peer",
+    "Reply",
+    "RunState",
+    "Server",
+    "Service",
+    "Settings",
+    "TextDelta",
+]

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from retinue.service.envelope import Envelope
-from retinue.service.errors import MeshError
+from retinue.service.errors import Invalid, MeshError
 from retinue.service.usage import Usage
 
 
@@ -49,11 +49,19 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a message: exactly one of text, image and file is set."""
+    """A piece of a message: exactly one of text, image and file is set. Invalid when it is not so."""
 
     text: str | None = None
     image: Blob | None = None
     file: Blob | None = None
+
+    def __post_init__(self) -> None:
+        given = [each for each in (self.text, self.image, self.file) if each is not None]
+        if len(given) > 1:
+            raise Invalid("a part is one of text, image and file: use several parts", field="parts")
+        for blob in (self.image, self.file):
+            if not isinstance(blob, Blob | None):
+                raise Invalid(f"a part's image or file is a Blob, not {type(blob).__name__}", field="parts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +140,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """The outcome of a run. `agent` is who answered; `reason` names the limit when the state is INCOMPLETE."""
+    """The outcome of a run. `agent` is who answered; `reason` names the limit when the state is INCOMPLETE, and is
+    "refusal" where the text is the model's refusal."""
 
     text: str
     agent: str

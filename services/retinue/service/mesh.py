@@ -9,11 +9,12 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Protocol, Self, runtime_checkable
 
-from retinue.service.chat import Call, Reply
+from retinue.service import chat
+from retinue.service.chat import Call, Event, Reply
 from retinue.service.client import Client
 from retinue.service.client.directory import Directory
 from retinue.service.client.peer import Peer
@@ -146,18 +147,40 @@ class Mesh:
         return Peer(self.client, name)
 
     async def ask(
-        self, name: str, message: str, *, session: str = "", request_id: str = "", timeout: float = 120.0
+        self,
+        name: str,
+        message: str,
+        *,
+        session: str = "",
+        request_id: str = "",
+        timeout: float = 120.0,
+        parts: Sequence[chat.Part] = (),
     ) -> Reply:
         """Asks an agent of the mesh. Raises what the agent raised, UnknownName, NoNode, or DeadlinePassed in the end.
 
-        `request_id` is new and random unless given; `timeout` is in seconds and covers all that is tried.
+        An agent that runs out of time, or meets another limit, still replies: `reply.state` is INCOMPLETE then, and
+        `reply.reason` says why. `request_id` is new and random unless given; `timeout` is in seconds and covers all
+        that is tried. `parts` are images and the like beside the message.
         """
-        call = Call(
-            session=session,
-            request_id=request_id,
-            envelope=Envelope(deadline=asyncio.get_running_loop().time() + timeout + HOP_MARGIN_S),
-        )
-        return await self.peer(name).ask(message, call)
+        return await self.peer(name).ask(message, _call(session, request_id, timeout, parts))
+
+    def stream(
+        self,
+        name: str,
+        message: str,
+        *,
+        session: str = "",
+        request_id: str = "",
+        timeout: float = 120.0,
+        parts: Sequence[chat.Part] = (),
+    ) -> AsyncGenerator[Event, None]:
+        """The same as it happens: events, of which the last is one Completed or Failed. Leaving it ends the run."""
+        return self.peer(name).stream(message, _call(session, request_id, timeout, parts))
+
+
+def _call(session: str, request_id: str, timeout: float, parts: Sequence[chat.Part]) -> Call:
+    deadline = asyncio.get_running_loop().time() + timeout + HOP_MARGIN_S
+    return Call(session=session, request_id=request_id, parts=tuple(parts), envelope=Envelope(deadline=deadline))
 
 
 @contextmanager

@@ -27,6 +27,16 @@ CustomModel: TypeAlias = Callable[
 ]
 
 
+def is_model(given: object) -> bool:
+    """Whether it can be a model: something with a name and a stream, or a function that is async."""
+    if isinstance(given, type):
+        return False
+    if hasattr(given, "stream"):
+        return isinstance(getattr(given, "name", None), str)
+    called = given if inspect.isroutine(given) else getattr(given, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called)
+
+
 class Custom:
     """A model that is that function. The first message is the system prompt's (role "system"), if there is one.
 

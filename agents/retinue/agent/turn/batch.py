@@ -134,6 +134,7 @@ class Batch:
                 return await self._ask(decision, call, invocation)
             case None:
                 return invocation
+        return _failed(f"the check before this call failed: it returned {decision!r}, not None, Block, Change or Ask")
 
     async def _decide(self, invocation: Invocation) -> Block | Change | Ask | None:
         hook, decision = self._hooks.before_tool_call, None
@@ -182,7 +183,10 @@ class Batch:
         if self._hooks.after_tool_call is None:
             return result
         try:
-            return await self._hooks.after_tool_call(invocation, result) or result
+            after = await self._hooks.after_tool_call(invocation, result)
+            if not isinstance(after, ToolResult | None):
+                return _failed(f"the check after this call failed: it returned {after!r}, no ToolResult")
+            return after or result
         except Exception as error:
             log.exception("after_tool_call failed for %s", invocation.name)
             return _failed(f"the check after this call failed: {describe(error)}")

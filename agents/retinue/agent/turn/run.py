@@ -57,6 +57,10 @@ _CUT = {
 }
 
 
+# The reply to what a model refuses without a word.
+REFUSED = "The model refused to answer."
+
+
 class Run:
     """One turn of `talk`, for `message`. Without a `ledger` it is a sub-agent's, and only its `parent` knows of it.
 
@@ -364,7 +368,9 @@ class Run:
     async def _conclude(self, end: ModelEnd, offered: bool, entry: Entry) -> Reply:
         """The reply of the last step, once that and the end of the run are stored."""
         state, reason, text = RunState.COMPLETED, "", sane(end.text)
-        if end.stop in _CUT:
+        if end.stop is Stop.REFUSAL:
+            reason, text = "refusal", text or REFUSED
+        elif end.stop in _CUT:
             reason, fallback = _CUT[end.stop]
             state, text = RunState.INCOMPLETE, text or fallback
         elif not offered:

@@ -89,7 +89,7 @@ class Thinking:
         if window is None:
             return messages
         tokens = tokens_of(messages)
-        while tokens > FULL * window and (fewer := shorter(messages)):
+        while (tokens > FULL * window or never_fits(messages, window)) and (fewer := shorter(messages)):
             tokens -= size_of(messages) - size_of(fewer)
             messages, self.cuts = fewer, self.cuts + 1
             self._tell(TOO_LONG)
