@@ -84,7 +84,14 @@ class ModelEnd:
     cache_write: int | None = None
 
 
-ModelEvent: TypeAlias = ModelText | ModelThinking | ModelToolInput | ModelEnd
+@dataclass(frozen=True, slots=True)
+class ModelNote:
+    """What a person should know while nothing comes, such as when the server is asked again. No part of the answer."""
+
+    text: str
+
+
+ModelEvent: TypeAlias = ModelText | ModelThinking | ModelToolInput | ModelNote | ModelEnd
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

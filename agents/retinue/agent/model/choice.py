@@ -5,7 +5,6 @@ What cannot be had is an error at start. A key that is there is never passed ove
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,8 +23,6 @@ from retinue.agent.model.openai import OpenAI
 from retinue.agent.model.transport import ModelClient
 from retinue.service.errors import Invalid, ModelError, ModelUnavailable
 from retinue.service.names import did_you_mean
-
-logger = logging.getLogger("retinue.model")
 
 # How long a machine's own Ollama may take to say that it is there (seconds).
 PROBE_TIMEOUT = 0.5
@@ -81,7 +78,7 @@ async def names_at(provider: Provider, environ: Mapping[str, str] | None = None)
     ModelError and Invalid say why it cannot be asked.
     """
     environ = os.environ if environ is None else environ
-    asked = _Choice(environ, "", None)
+    asked = _Choice(environ, "", None, listing=True)
     if not asked.key_of(provider) and not environ.get(provider.address):
         return None
     model = asked.build(provider, provider.model)
@@ -95,12 +92,15 @@ class _Choice:
     key: str
     client: ModelClient | None
     window: int | None = None
+    listing: bool = False
 
     async def named(self, model: str, provider: str, why: str) -> Chosen:
         """The model that somebody asked for."""
-        full = ALIASES.get(model, model)
+        full = ALIASES.get(model.lower(), model)
+        provider = provider.lower()
         if not provider:
             provider, slash, model = full.partition("/")
+            provider = provider.lower()
             if not slash and provider not in PROVIDERS:
                 raise Invalid(f"model {provider!r}: use provider/name{_near(provider)}", field="model")
         elif full.startswith(f"{provider}/"):
@@ -123,12 +123,20 @@ class _Choice:
             raise Invalid(
                 "a model key is set but no provider: set RETINUE_AI_PROVIDER or RETINUE_MODEL", field="provider"
             )
+        hints = []
         try:
             return await self.named("", "ollama", "no model key is set, and Ollama runs here")
         except ModelUnavailable as error:
-            logger.debug("%s", error)
+            if self.environ.get("OLLAMA_HOST"):
+                hints.append(error.message)
         keys = ", ".join(provider.key for provider in keyed)
-        return Chosen(Offline(), f"offline/rules answers: no model key is set (set {keys}, or start Ollama)")
+        hints += [
+            f"{one.address} is set, so name its model: RETINUE_MODEL={one.name}/..."
+            for one in keyed
+            if self.environ.get(one.address, "").strip()
+        ]
+        why = "; ".join([f"set {keys}, or start Ollama", *hints])
+        return Chosen(Offline(), f"offline/rules answers: no model key is set ({why})")
 
     def _build(self, provider: Provider, model: str) -> Model:
         if provider.name == "offline":
@@ -141,15 +149,18 @@ class _Choice:
         """The key for a provider: the agent's own, RETINUE_AI_API_KEY where that is meant for it, or the provider's.
 
         It is meant for the provider that the environment names, and nobody else gets it; where the environment names
-        none, it stands in for a key that is missing.
+        none, it stands in for a key that is missing of the provider that an agent names. A mere listing names nobody.
         """
         if not provider.key:
             return ""
         own = self.environ.get(provider.key, "").strip()
         named = self.environ.get("RETINUE_MODEL", "").strip()
-        owner = ALIASES.get(named, named).partition("/")[0] or self.environ.get("RETINUE_AI_PROVIDER", "").strip()
+        owner = (
+            ALIASES.get(named.lower(), named).partition("/")[0].lower()
+            or self.environ.get("RETINUE_AI_PROVIDER", "").strip()
+        )
         general = self.environ.get("RETINUE_AI_API_KEY", "").strip()
-        meant = owner == provider.name or (not owner and not own)
+        meant = owner == provider.name or not (owner or own or self.listing)
         return self.key or (general if meant else "") or own
 
     def build(self, provider: Provider, model: str) -> HttpModel:
@@ -179,7 +190,7 @@ class _Choice:
             async with Ollama(provider.model, base_url=base) as server:
                 names = await server.names(within=PROBE_TIMEOUT)
         except ModelError as error:
-            text = f"Ollama does not answer at {base}: {error.message}"
+            text = f"Ollama does not answer at {base} ({error.facts.get('kind', '')})"
             raise ModelUnavailable(text, kind="unreachable") from error
         if not names:
             raise ModelUnavailable(f"Ollama at {base} has no model: ollama pull {provider.model}", kind="not_found")

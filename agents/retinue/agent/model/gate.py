@@ -60,7 +60,7 @@ class StoreGate:
 
     def __init__(self, store: Store, account: str) -> None:
         self._store = store
-        self._account = account
+        self._server = account.rpartition("-")[0]
         self._key = f"model/{{{account}}}/pause"
         self._pause: tuple[float, float] | None = None
         self._looked = float("-inf")
@@ -85,8 +85,7 @@ class StoreGate:
             # Clocks differ between machines: no pause is longer than its server said, nor over while it stands there.
             left = min(until - time.time(), length)
             if left > LONGEST_FLOOR:
-                server = self._account.rpartition("-")[0]
-                text = f"{server} wants no request with this key for {left:.0f} s; ask again then"
+                text = f"{self._server} wants no request with this key for {left:.0f} s; ask again then"
                 raise ModelRate(text, retry_after=left, kind="rate_limited")
             await asyncio.sleep(max(left, _SHORTEST_S))
             await self.look()
@@ -97,7 +96,7 @@ class StoreGate:
         seconds = min(seconds, LONGEST_S)
         until = time.time() + seconds
         if self._pause is None or self._pause[0] < until:
-            log.warning("%s: no request of anybody for %.1f s", self._account, seconds)
+            log.warning("%s: no request of anybody with this key for %.1f s", self._server, seconds)
             await self._store.put(self._key, orjson.dumps([until, seconds]), ttl=seconds)
             self._looked = float("-inf")
 

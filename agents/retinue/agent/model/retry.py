@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 
-from retinue.agent.model import ModelEvent
+from retinue.agent.model import ModelEvent, ModelNote
 from retinue.service.errors import ModelError
 
 logger = logging.getLogger("retinue.model")
@@ -29,7 +29,7 @@ async def retried(
     ready: Callable[[], Awaitable[None]],
     refused: Callable[[ModelError], Awaitable[None]],
 ) -> AsyncGenerator[ModelEvent, None]:
-    """The events of `attempt()`, begun anew at most twice when it failed before its first event.
+    """The events of `attempt()`, begun anew at most twice, each time behind a note, when it failed before its first.
 
     `ready` is awaited before each attempt, and `refused` told of each failure.
     """
@@ -47,7 +47,9 @@ async def retried(
             if begun or count == RETRIES or not may_help(error):
                 raise
             wait = pause(count, error.retry_after)
-            logger.warning("%s; asking again in %.1f s", error, wait)
+            text = f"{error.message}; asking again in {wait:.1f} s"
+            logger.warning("%s", text)
+        yield ModelNote(text)
         await asyncio.sleep(wait)
 
 

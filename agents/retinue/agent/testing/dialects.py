@@ -6,6 +6,7 @@ It says what a script has decided; it decides nothing, checks no request and cou
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -69,6 +70,15 @@ class Spelling(Protocol):
     def refused(self, status: int, message: str, error: BaseException | None) -> Refused:
         """How the dialect says no: with that status, or as `error` wants it."""
         ...
+
+
+_ASKED = re.compile(r"/v1/chat/completions|/v1/messages|/api/chat|/v1beta/models/[^/]+:(?:streamG|g)enerateContent")
+_LISTED = re.compile(r"/v1/models|/api/tags|/v1beta/models")
+
+
+def known_path(path: str, method: str) -> bool:
+    """Whether one of the four APIs has that path, below the root."""
+    return bool((_ASKED if method == "POST" else _LISTED).fullmatch(path.partition("?")[0]))
 
 
 def spelling(path: str) -> Spelling:

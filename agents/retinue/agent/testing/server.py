@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from retinue.agent.model import ModelEnd, Stop
+from retinue.agent.model import ModelEnd, Stop, WantedCall
 from retinue.agent.model.scripted import Step, resolve, text_and_calls
 from retinue.agent.testing.asked import text_of
-from retinue.agent.testing.dialects import Spoken, spelling
+from retinue.agent.testing.dialects import Spoken, known_path, spelling
 from retinue.service.errors import MeshError, ModelAuth
 
 logger = logging.getLogger("retinue.model")
@@ -84,6 +84,8 @@ class ModelServer:
         models: Sequence[str] = ("scripted",),
         api_key: str = "",
     ) -> None:
+        if isinstance(script, str | bytes):
+            raise TypeError(f"script is a list of steps or a function, not {script!r}")
         self._steps = None if callable(script) else deque(script)
         self._script = script if callable(script) else None
         self._port = port
@@ -147,6 +149,8 @@ class ModelServer:
         shown = [received.headers.get(name, "").removeprefix("Bearer ") for name in _KEYS]
         if self._api_key and self._api_key not in shown:
             return Answer(step=ModelAuth("this key is not known here"))
+        if not known_path(received.path, received.method):
+            return Answer(status=404, step=f"there is no {received.method} {received.path} at any of these APIs")
         if received.method != "POST":
             return Answer(body=json.dumps(_list(received.path, self._models)).encode(), content_type=_JSON)
         try:
@@ -167,7 +171,12 @@ class ModelServer:
             answer = chosen if isinstance(chosen, Answer) else Answer(step=chosen)
             said = await resolve(answer.step, body)
         except Exception as error:
+            if not isinstance(error, MeshError):
+                logger.exception("the script of the model server raised")
+                return Answer(status=400, step=f"the script raised {error!r}")
             said, answer = error, Answer()
+        if not isinstance(said, str | WantedCall | Sequence | ModelEnd | BaseException):
+            return Answer(status=400, step=f"the script says {said!r}: a step is text, calls, a ModelEnd or an error")
         if isinstance(said, MeshError) and said.retry_after is not None:
             answer = replace(answer, headers={"retry-after": str(said.retry_after), **answer.headers})
         settled: Answer = replace(answer, step=said)

@@ -14,6 +14,7 @@ from retinue.agent.host import Host
 from retinue.agent.model import (
     ModelEnd,
     ModelMessage,
+    ModelNote,
     ModelRequest,
     ModelText,
     ModelThinking,
@@ -133,6 +134,8 @@ class Thinking:
                         self._events.say(TextDelta, text.feed(piece))
                     case ModelThinking(piece):
                         self._events.say(ThinkingDelta, thinking.feed(piece))
+                    case ModelNote(note):
+                        self._events.emit(StatusNote(note))
                     case ModelToolInput(index, _, delta):
                         self._events.emit(ToolInput(str(index), sane(delta)))
                     case ModelEnd():

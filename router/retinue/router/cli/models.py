@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from retinue.router.cli.options import Json, LogLevel
-from retinue.router.cli.printing import out, out_json, out_table
+from retinue.router.cli.printing import note, out, out_json, out_table
 from retinue.router.cli.reach import Stop, execute
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def models(json_: Json = False, log_level: LogLevel = None) -> None:
-    """Show the model providers, the aliases, and which model would be chosen and why."""
+    """Show the model providers, the aliases, and which model would be chosen and why, where no mesh file names one."""
     execute(_models(json_))
 
 
@@ -28,7 +29,11 @@ async def _models(as_json: bool) -> None:
     except MeshError as error:
         # What is listed below is what helps to mend it.
         why_not = error.message
-    told = [await _told(one) for one in PROVIDERS.values()]
+    wanted = "" if why_not else chosen.model.name
+    told = [await _told(one, wanted) for one in PROVIDERS.values()]
+    for one in told:
+        if one["missing"]:
+            note(f"the server of {one['name']} does not list {one['missing']}")
     if as_json:
         name, why = ("", why_not) if why_not else (chosen.model.name, chosen.why)
         out_json({"chosen": name, "why": why, "providers": told, "aliases": ALIASES})
@@ -43,20 +48,24 @@ async def _models(as_json: bool) -> None:
         raise Stop(why_not)
 
 
-async def _told(provider: Provider) -> dict[str, Any]:
-    """What is known of a provider: with a key or an address set, its server is asked."""
+async def _told(provider: Provider, wanted: str) -> dict[str, Any]:
+    """What is known of a provider: with a key or an address set, its server is asked. `wanted` is the chosen model."""
     from retinue.agent.model.choice import names_at
     from retinue.service.errors import MeshError
 
-    needs = provider.key or (f"a server at {provider.url}" if provider.url else "nothing")
+    at = os.environ.get(provider.address) or provider.url
+    needs = provider.key or (f"a server at {at}" if at else "nothing")
     told: dict[str, Any] = {"name": provider.name, "model": provider.model, "needs": needs}
-    told |= {"configured": provider.name == "offline", "models": [], "error": ""}
+    told |= {"configured": provider.name == "offline", "models": [], "error": "", "missing": ""}
     if provider.url:
         try:
             names = await names_at(provider)
         except MeshError as error:
             return told | {"configured": True, "error": error.message}
         told |= {"configured": names is not None, "models": sorted(names or ())}
+        name = wanted.removeprefix(f"{provider.name}/")
+        if names and name != wanted and name not in names and f"{name}:latest" not in names:
+            told["missing"] = name
     return told
 
 
