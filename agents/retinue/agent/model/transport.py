@@ -180,4 +180,7 @@ def _meant(request: httpx.Request) -> Iterator[None]:
         yield
     except (aiohttp.ClientError, OSError) as error:
         meaning = next(meaning for kind, meaning in _MEANINGS if isinstance(error, kind))
-        raise meaning(str(error) or type(error).__name__, request=request) from error
+        # aiohttp's own words for that speak of an HTTP 400, which nobody sent.
+        broken = isinstance(error, aiohttp.ClientPayloadError)
+        text = "the connection broke" if broken else str(error) or type(error).__name__
+        raise meaning(text, request=request) from error
