@@ -6,16 +6,16 @@ as blocks in their order. Unknown events, blocks and deltas are passed over: the
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, ModelToolInput, Stop, WantedCall
-from retinue.agent.model.assemble import storable, unique_id, wanted_call
+from retinue.agent.model.assemble import as_text, storable, unique_id, wanted_call
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.shown import Shown
+from retinue.agent.model.values import count, mapping, present
 from retinue.service.text import sane
 from retinue.service.usage import Usage
 
@@ -50,7 +50,7 @@ class _Block:
     @property
     def raw(self) -> str:
         """A tool's input as JSON text; the one at the start counts only when no other came."""
-        return "".join(self.grown.get("input", ())) or json.dumps(self.value.get("input") or {})
+        return "".join(self.grown.get("input", ())) or as_text(self.value.get("input"))
 
     @property
     def whole(self) -> dict[str, Any]:
@@ -78,7 +78,8 @@ class AnthropicReply:
     def __init__(self, name: str, failures: Failures) -> None:
         self._name = name
         self._failures = failures
-        self._blocks: dict[int, _Block] = {}
+        self._blocks: list[_Block] = []
+        self._open: dict[int, _Block] = {}
         self._text = Shown(ModelText)
         self._thinking = Shown(ModelThinking)
         self._counts: dict[str, int] = {}
@@ -91,7 +92,7 @@ class AnthropicReply:
         """Input is all that was read, cached or not: it is what fills the window."""
         counts = self._counts
         read = [counts.get(f"{key}input_tokens") for key in ("", "cache_creation_", "cache_read_")]
-        known = [count for count in read if count is not None]
+        known = [each for each in read if each is not None]
         cached = counts.get("cache_read_input_tokens")
         return Usage(input=sum(known) if known else None, output=counts.get("output_tokens"), cached=cached)
 
@@ -100,14 +101,14 @@ class AnthropicReply:
             raise self._failures.of_object(value)
         match value.get("type"):
             case "message_start":
-                self._count(value["message"].get("usage"))
+                self._count(mapping(value.get("message")).get("usage"))
             case "content_block_start":
                 yield from self._start(value["index"], value["content_block"])
             case "content_block_delta":
-                yield from self._delta(self._blocks.get(value["index"]), value["delta"])
+                yield from self._delta(self._open.get(value["index"]), value["delta"])
             case "message_delta":
                 self._count(value.get("usage"))
-                self._finish(value["delta"])
+                self._finish(mapping(value.get("delta")))
             case "message_stop":
                 self.done = True
             case "message":
@@ -136,22 +137,27 @@ class AnthropicReply:
 
     def _whole(self, message: Mapping[str, Any]) -> Iterator[ModelEvent]:
         self._count(message.get("usage"))
-        for index, block in enumerate(message.get("content") or ()):
+        content = message.get("content")
+        for index, block in enumerate(
+            [{"type": "text", "text": content}] if isinstance(content, str) else present(content)
+        ):
             yield from self._start(index, block)
         self._finish(message)
         self._stop = self._stop or "end_turn"
         self.done = True
 
     def _start(self, index: int, value: Mapping[str, Any]) -> Iterator[ModelEvent]:
-        block = self._blocks[index] = _Block(_checked(value))
+        # Some proxies give every block the same index: what begins is another block.
+        block = self._open[index] = _Block(_checked(value))
+        self._blocks.append(block)
         match block.kind:
             case "text":
                 yield from self._text.feed(value.get("text"))
             case "thinking":
                 yield from self._thinking.feed(value.get("thinking"))
             case "tool_use":
-                block.place = sum(each.kind == "tool_use" for each in self._blocks.values()) - 1
-                begun = json.dumps(value["input"]) if value.get("input") else ""
+                block.place = sum(each.kind == "tool_use" for each in self._blocks) - 1
+                begun = as_text(value["input"]) if value.get("input") else ""
                 yield ModelToolInput(block.place, sane(str(value.get("name") or "")), sane(begun))
 
     def _delta(self, block: _Block | None, delta: Mapping[str, Any]) -> Iterator[ModelEvent]:
@@ -171,15 +177,15 @@ class AnthropicReply:
                 if block.place >= 0:
                     yield ModelToolInput(block.place, str(block.value.get("name") or ""), sane(piece))
 
-    def _count(self, usage: Mapping[str, Any] | None) -> None:
+    def _count(self, usage: object) -> None:
         """Counts are of the whole message so far: a later one replaces, one that is left out or null does not."""
-        for key, count in (usage or {}).items():
-            if isinstance(count, int) and count >= 0:
-                self._counts[key] = count
+        for key, told in mapping(usage).items():
+            if (number := count(told)) is not None:
+                self._counts[key] = number
 
     def _finish(self, delta: Mapping[str, Any]) -> None:
         self._stop = delta.get("stop_reason") or self._stop
-        details = delta.get("stop_details") or {}
+        details = mapping(delta.get("stop_details"))
         self._explanation = sane(str(details.get("explanation") or self._explanation))
 
     def _derive(self, calls: bool) -> Stop:
@@ -189,13 +195,10 @@ class AnthropicReply:
             stop = Stop.STOP
         return Stop.TOOL_CALLS if calls and stop in (Stop.STOP, Stop.PAUSE) else stop
 
-    def _ordered(self) -> list[_Block]:
-        return [self._blocks[index] for index in sorted(self._blocks)]
-
     def _calls(self) -> tuple[WantedCall, ...]:
         """The calls, each with an id that is unique among them, which its block gets too."""
         calls: dict[str, WantedCall] = {}
-        for block in self._ordered():
+        for block in self._blocks:
             if block.kind == "tool_use":
                 call_id = block.value["id"] = unique_id(sane(block.value.get("id") or ""), calls)
                 calls[call_id] = wanted_call(call_id, block.value.get("name") or "", block.raw)
@@ -205,7 +208,7 @@ class AnthropicReply:
         """`content` goes back as it is: only with calls or a pause, since nothing else depends on it."""
         if stop not in (Stop.TOOL_CALLS, Stop.PAUSE):
             return None
-        content = [storable(block) for block in map(_echoed, self._ordered()) if block]
+        content = [storable(block) for block in map(_echoed, self._blocks) if block]
         return {"model": self._name, "content": content} if content else None
 
 
@@ -213,7 +216,7 @@ def _checked(value: Mapping[str, Any]) -> dict[str, Any]:
     """The block as it begins; TypeError where a text of it is none."""
     for key in ("type", "text", "thinking", "signature", "id", "name"):
         if not isinstance(value.get(key), str | None):
-            raise TypeError(f"a block's {key} is {value[key]!r}"[:200])
+            raise TypeError(f"a block's {key} is {value[key]!r}")
     return {key: each for key, each in value.items() if each is not None}
 
 

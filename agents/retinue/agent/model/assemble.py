@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 from retinue.agent.model import ModelToolInput, WantedCall
 from retinue.service.text import sane, sane_json
@@ -21,11 +22,15 @@ class _Draft:
     """A call as far as it has come."""
 
     position: int
-    index: int | None
+    index: Any
     id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list)
     extra: Any = None
+
+    def renamed(self, name: str) -> bool:
+        """Whether that name belongs to another call: it differs, and arguments came already."""
+        return bool(name and self.name and name != self.name and any(self.pieces))
 
 
 class CallAssembly:
@@ -38,8 +43,7 @@ class CallAssembly:
         """Takes one fragment; `whole`: it is a call of its own, from a reply that was not streamed."""
         function = fragment.get("function") or {}
         call_id, name = _given(fragment.get("id")), _given(function.get("name"))
-        index = fragment.get("index")
-        index = index if isinstance(index, int) else None
+        index = fragment.get("index")  # some servers write it as text; it is only compared
         draft = None if whole else self._find(call_id, name, index)
         if draft is None:
             draft = _Draft(len(self._drafts), index)
@@ -52,7 +56,7 @@ class CallAssembly:
         if isinstance(arguments, str):
             draft.pieces.append(arguments)
             return ModelToolInput(draft.position, draft.name, sane(arguments))
-        if arguments is None:
+        if arguments is None or arguments == {}:  # an empty object may stand for text that follows
             return ModelToolInput(draft.position, draft.name, "")
         draft.pieces = [json.dumps(arguments)]
         return ModelToolInput(draft.position, draft.name, draft.pieces[0])
@@ -70,15 +74,19 @@ class CallAssembly:
         found = [storable(draft.extra) for draft in self._drafts]
         return found if any(found) else []
 
-    def _find(self, call_id: str, name: str, index: int | None) -> _Draft | None:
-        for draft in self._drafts:
-            if call_id and draft.id == call_id and not (name and draft.name and index != draft.index):
-                return draft
+    def _find(self, call_id: str, name: str, index: Any) -> _Draft | None:
+        """The call that the fragment goes on with; None where it begins one."""
+        same = [draft for draft in reversed(self._drafts) if call_id and draft.id == call_id]
+        if same:
+            # One id for every call: another index, or another name, tells them apart.
+            draft = min(same, key=lambda each: each.index != index)
+            apart = draft.index != index and None not in (draft.index, index)
+            return None if draft.renamed(name) or (apart and name and draft.name) else draft
         if index is not None:
             known = next((draft for draft in reversed(self._drafts) if draft.index == index), None)
             # Ollama gave every call index 0: another id together with a name opens a new one. Another id alone
             # is a server whose ids change with every fragment.
-            opens = known and call_id and known.id and name and known.name
+            opens = known and ((call_id and known.id and name and known.name) or known.renamed(name))
             return None if opens else known
         return self._drafts[-1] if self._drafts and not (call_id or name) else None
 
@@ -87,7 +95,7 @@ def wanted_call(call_id: str, name: str, raw: str) -> WantedCall:
     """The call whose arguments are the text `raw`; blank text and null mean no arguments."""
     raw = sane(raw)
     try:
-        arguments = json.loads(raw, parse_constant=_refuse_constant, object_pairs_hook=_unique) if raw.strip() else {}
+        arguments = _strictly(raw) if raw.strip() else {}
     except (ValueError, RecursionError) as error:
         return WantedCall(call_id, sane(name), None, raw, f"the arguments are no JSON: {error}")
     if arguments is None:
@@ -95,6 +103,11 @@ def wanted_call(call_id: str, name: str, raw: str) -> WantedCall:
     if not isinstance(arguments, dict):
         return WantedCall(call_id, sane(name), None, raw, f"the arguments are no JSON object but: {raw[:80]}")
     return WantedCall(call_id, sane(name), sane_json(arguments), raw)
+
+
+def as_text(arguments: Any) -> str:
+    """A call's arguments as JSON text, which some proxies make of them already."""
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
 
 
 def unique_id(call_id: str, taken: Container[str]) -> str:
@@ -122,8 +135,20 @@ def _given(value: Any) -> str:
     return sane(value) if isinstance(value, str) and value != "null" else ""
 
 
-def _refuse_constant(constant: str) -> None:
+def _strictly(raw: str) -> Any:
+    """JSON as its standard has it: no NaN, no infinity, no key twice."""
+    return json.loads(raw, parse_constant=_refuse, parse_float=_finite, object_pairs_hook=_unique)
+
+
+def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(number: str) -> float:
+    value = float(number)
+    if not math.isfinite(value):
+        _refuse(number)
+    return value
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -23,7 +23,11 @@ from retinue.service.errors import ModelError
 from retinue.service.usage import Usage
 
 ERROR_BYTES = 64 * 1024
-_LONG = re.compile(r"\d{19}")
+# A call's arguments as an object, not as text.
+_ARGUMENTS = re.compile(r'"(?:args|arguments|input)"\s*:\s*\{\s*"')
+# What may come before a body and says nothing: a byte order mark, and the blank lines of a server that is busy.
+_BEFORE = b"\xef\xbb\xbf \t\r\n"
+_OF_EVENTS = frozenset(b"deir:")  # data, event, id, retry, or a comment
 
 
 class Reader(Protocol):
@@ -86,9 +90,12 @@ class Decoder:
         self._now = now
         self._reply = dialect.reply(failures.model, failures)
         self._refused = not 200 <= status < 300
+        self._dialect = dialect
+        self._streamed = streamed
         self._body = bytearray()
         self._ended = False
-        self._reader = self._choose(dialect, streamed)
+        self._begun = False
+        self._reader: Reader | None = None
 
     @property
     def done(self) -> bool:
@@ -97,12 +104,17 @@ class Decoder:
 
     def feed(self, chunk: bytes) -> Iterator[ModelEvent]:
         """The events that `chunk` completes; `events` counts what the server sent, keep-alives apart."""
-        if self._reader:
-            return self._guarded(self._decoded(self._reader.feed(chunk)))
         if self._refused:
             self._body += chunk[: ERROR_BYTES - len(self._body)]
             self._ended = len(self._body) == ERROR_BYTES
             return iter(())
+        if not self._begun:
+            chunk = chunk.lstrip(_BEFORE)
+            if not chunk:
+                return iter(())
+            self._begin(chunk[0])
+        if self._reader:
+            return self._guarded(self._decoded(self._reader.feed(chunk)))
         self._body += chunk
         if len(self._body) > STREAM_BYTES:
             raise self._failures.of_kind("too_large", f"an answer of more than {STREAM_BYTES} bytes")
@@ -110,24 +122,25 @@ class Decoder:
 
     def close(self) -> Iterator[ModelEvent]:
         """The events that the end of the body completes, of which the last is the end of the message."""
-        if self._refused:
-            raise self._failures.of_answer(self._status, self._headers, bytes(self._body), now=self._now)
         return self._guarded(self._last())
 
-    def _choose(self, dialect: Dialect, streamed: bool) -> Reader | None:
-        """The framing that the content type names, or else the dialect's own; None for one whole JSON value."""
+    def _begin(self, first: int | None) -> None:
+        """Chooses the framing: the first byte tells it surely, then the content type, then the dialect.
+
+        No reader means that the body is one JSON value.
+        """
+        self._begun = True
         kind = self._headers.get("content-type", "").partition(";")[0].strip().lower()
-        if self._refused:
-            return None
-        if kind == "application/json":
-            # What is asked for lines of JSON may call them so.
-            return NdjsonReader() if dialect.reader is NdjsonReader else None
-        if kind == "text/html":
+        if kind == "text/html" or first == ord("<"):
             raise self._failures.of_kind("server_error", "it answers with a web page; check the base URL")
-        if not streamed:
-            return None
-        known: dict[str, Callable[[], Reader]] = {"text/event-stream": SseReader, "application/x-ndjson": NdjsonReader}
-        return known.get(kind, dialect.reader)()
+        reader = self._dialect.reader
+        if first in _OF_EVENTS:
+            self._reader = SseReader()
+        elif kind == "application/x-ndjson":
+            self._reader = NdjsonReader()
+        # What is asked for lines of JSON may call them JSON.
+        elif self._streamed and not (kind == "application/json" and reader is not NdjsonReader):
+            self._reader = SseReader() if kind == "text/event-stream" else reader()
 
     def _guarded(self, events: Iterator[ModelEvent]) -> Iterator[ModelEvent]:
         """Those events; a failure carries the usage, and JSON of another shape is a failure of the server's."""
@@ -138,7 +151,7 @@ class Decoder:
             raise
         except TooLarge as error:
             raise self._failures.of_kind("too_large", str(error)) from error
-        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             text = f"its answer has another shape than this API's: {error!r}"
             raise self._failures.of_kind("server_error", text) from error
 
@@ -146,30 +159,51 @@ class Decoder:
         for event in events:
             if self._ended:
                 return
+            if event.name == "error":
+                raise self._failures.of_text(event.data)
+            if event.name and event.data[0] not in "{[":
+                continue  # a ping in words: what any dialect says is an object
             self.events += 1
             if event.data.startswith("[DONE]"):
                 self._ended = True
                 return
-            value = self._parse(event.data)
-            if event.name == "error" and isinstance(value, dict) and not value.get("error"):
-                value = {"error": value}
-            yield from self._reply.feed(value)
+            yield from self._reply.feed(self._parse(event.data))
 
     def _last(self) -> Iterator[ModelEvent]:
+        if self._refused:
+            raise self._failures.of_answer(self._status, self._headers, bytes(self._body), now=self._now)
+        if not self._begun:
+            self._begin(None)
         if self._reader:
             yield from () if self._ended else self._decoded(self._reader.close())
         else:
-            text = self._body.decode("utf-8", "replace").removeprefix("\ufeff")
+            text = self._body.decode("utf-8", "replace")
             yield from self._reply.feed(self._parse(text), whole=True)
         yield from self._reply.end()
 
     def _parse(self, text: str) -> Any:
-        # orjson is fast, but makes floats of long integers (of which only those of calls matter), and refuses an escape
-        # that is half a surrogate pair, which servers send when a delta splits one.
-        if not (("arg" in text or "input" in text) and _LONG.search(text)):
+        # orjson is fast, but loses what makes arguments invalid and makes floats of their long integers, and it refuses
+        # an escape that is half a surrogate pair, which servers send when a delta splits one.
+        if not (("arg" in text or "input" in text) and _ARGUMENTS.search(text)):
             with suppress(orjson.JSONDecodeError):
                 return orjson.loads(text)
         try:
-            return json.loads(text)
+            return json.loads(text, object_pairs_hook=_object)
         except (ValueError, RecursionError) as error:
             raise self._failures.of_kind("truncated", f"not JSON: {error}") from error
+
+
+class _Doubled(dict[str, Any]):
+    """An object in which a key came twice: written as text it is what it was, so that a call with it is refused."""
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self._pairs = pairs
+
+    def items(self) -> Any:
+        return self._pairs
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else _Doubled(pairs)

@@ -1,7 +1,7 @@
 """What a model server's refusals mean: HTTP answers, error objects inside a stream, and broken connections.
 
 Each becomes a ModelError whose fact `kind` says precisely what it was. Types, codes and statuses decide; the text
-does only where servers have no code for it: a conversation that is too long.
+does only where servers have no code for it: a conversation that is too long, an account that is empty.
 """
 
 from __future__ import annotations
@@ -63,7 +63,6 @@ _TYPES = {
     "invalid_request_error": "invalid_request",
     "authentication_error": "auth",
     "permission_error": "auth",
-    "billing_error": "quota",
     "not_found_error": "not_found",
     "request_too_large": "invalid_request",
     "rate_limit_error": "rate_limited",
@@ -90,15 +89,22 @@ _STATUSES = {
 }
 # No code is common to servers for this; the list follows pi-mono's overflow table.
 _OVERFLOW = re.compile(
-    r"prompt is too long|exceeds the context window|maximum context length is|exceeds the available context size"
-    r"|exceed context limit|input token count.*exceeds the maximum|greater than the context length"
+    r"prompt is too long|input is too long for|exceeds the context window|max(?:imum)? (?:context|prompt) length"
+    r"|exceeds the available context size|exceed context limit|context window exceeds limit|exceeded model token limit"
+    r"|input token count.*exceeds the maximum|(?:greater|longer) than the (?:model's )?context length"
     r"|reduce the length of the messages",
     re.IGNORECASE | re.DOTALL,
 )
-_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(ms|s)")
+# Anthropic has the code of a bad request for it.
+_EMPTY = re.compile("credit balance is too low", re.IGNORECASE)
+# A duration as Go writes it.
+_STEP = r"(\d+(?:\.\d+)?)(ms|h|m|s)"
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 # Gemini, where it sends no RetryInfo.
-_RETRY_IN = re.compile(r"Please retry in (\d+(?:\.\d+)?)(ms|s)")
+_RETRY_IN = re.compile(rf"Please retry in ((?:{_STEP})+)")
 _MINUTE = 60.0
+# No wait is longer: some servers write anything.
+_LONGEST_WAIT_S = 86400.0
 TEXT_BYTES = 500
 
 
@@ -112,6 +118,7 @@ class Failures:
     def of_kind(self, kind: str, text: str = "", *, retry_after: float | None = None, **facts: str) -> ModelError:
         """The error of that kind, saying `text` after what the kind means."""
         cls, meaning = _KINDS[kind]
+        retry_after = None if retry_after is None else min(retry_after, _LONGEST_WAIT_S)
         text = cut(self._masked(sane(text)), TEXT_BYTES)
         facts = {key: self._masked(sane(value)) for key, value in facts.items() if value}
         message = f"{self.model}: {meaning}: {text}" if text else f"{self.model}: {meaning}"
@@ -126,7 +133,7 @@ class Failures:
         """What an answer with an error status means. `now` is in Unix seconds; header names are in lower case."""
         said = _Said.read(_json_or_none(body), status)
         if not said.text and b"<html" not in body[:500].lower():
-            said.text = body[:TEXT_BYTES].decode("utf-8", "replace").strip()
+            said.text = body.decode("utf-8", "replace").strip()
         wait = retry_after(headers, time.time() if now is None else now)
         return self.of_kind(
             said.kind(),
@@ -143,6 +150,10 @@ class Failures:
         said = _Said.read(value, None)
         facts |= {"code": said.code, "server_request_id": said.request_id}
         return self.of_kind(said.kind(), said.text, retry_after=said.retry_after, **facts)
+
+    def of_text(self, text: str) -> ModelError:
+        """What the data of an error event means: an error object, or words."""
+        return self.of_object(_json_or_none(text) or text)
 
     def of_transport(self, error: httpx.TransportError, *, begun: bool) -> ModelError:
         """What a broken connection means; `begun`: the answer had started."""
@@ -170,12 +181,11 @@ class _Said:
             value = value[0]
         if not isinstance(value, dict):
             return cls(text=value if isinstance(value, str) else "", status=status)
-        inner = value.get("error")
-        if isinstance(inner, str):
-            return cls(text=inner, status=status)
+        inner = error = value.get("error")
         if not isinstance(inner, dict):
             inner = value  # Mistral, old vLLM: flat
-        said = cls(text=_text(inner.get("message") or inner.get("detail") or value.get("message")))
+        told = error if isinstance(error, str) else inner.get("message") or inner.get("detail") or value.get("message")
+        said = cls(text=_text(told))
         said.request_id = _text(value.get("request_id"))
         words = [inner.get("code"), inner.get("type"), inner.get("status")]
         said.status = status or next((number for word in words if (number := _http_status(word))), None)
@@ -185,28 +195,32 @@ class _Said:
         # Gemini names a limit that lasts until tomorrow only in its quota's id.
         words += ["insufficient_quota" for quota in quotas if "PerDay" in quota or "Daily" in quota]
         said.words = tuple(str(word) for word in words if word)
-        said.retry_after = next((wait for detail in details if (wait := _seconds(detail.get("retryDelay")))), None)
-        if said.retry_after is None and (told := _RETRY_IN.search(said.text)):
-            said.retry_after = _seconds("".join(told.groups()))
+        waits = [_seconds(detail.get("retryDelay")) for detail in details]
+        said.retry_after = next((wait for wait in waits if wait is not None), None)
+        if said.retry_after is None and (found := _RETRY_IN.search(said.text)):
+            said.retry_after = _seconds(found[1])
         if said.retry_after is None and any("PerMinute" in quota for quota in quotas):
             said.retry_after = _MINUTE
         return said
 
     @property
     def code(self) -> str:
-        return self.words[0] if self.words else ""
+        """The server's own word for it, rather than a status that it repeats."""
+        return next((word for word in self.words if not _http_status(word)), "".join(self.words[:1]))
 
     def kind(self) -> str:
         for word in self.words:
             if word in _CODES:
                 return _CODES[word]
-            if word.endswith("_spend_limit_exceeded"):
+            if word.startswith("billing_") or word.endswith("_spend_limit_exceeded"):
                 return "quota"
         # Statuses of keys and money go before texts, and a rate limit is never an overflow.
         if self.status in (401, 402, 403, 429):
             return _STATUSES[self.status]
         if _OVERFLOW.search(self.text):
             return "context_overflow"
+        if _EMPTY.search(self.text):
+            return "quota"
         if self.status is None:
             return next((_TYPES[word] for word in self.words if word in _TYPES), "server_error")
         return _STATUSES.get(self.status) or ("server_error" if self.status >= 500 else "invalid_request")
@@ -232,7 +246,7 @@ def _until(date: str, now: float) -> float:
         return math.nan
 
 
-def _json_or_none(body: bytes) -> Any:
+def _json_or_none(body: bytes | str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -253,5 +267,6 @@ def _http_status(word: Any) -> int | None:
 
 
 def _seconds(value: Any) -> float | None:
-    found = _SECONDS.fullmatch(value) if isinstance(value, str) else None
-    return float(found[1]) / (1000 if found[2] == "ms" else 1) if found else None
+    if not isinstance(value, str) or not re.fullmatch(f"({_STEP})+", value):
+        return None
+    return sum(float(number) * _UNITS_S[unit] for number, unit in re.findall(_STEP, value))

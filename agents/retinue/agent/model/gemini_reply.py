@@ -6,16 +6,16 @@ everything else. Parts that must go back are kept exactly, in order, unmerged: s
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, ModelToolInput, Stop, WantedCall
-from retinue.agent.model.assemble import storable, unique_id, wanted_call
+from retinue.agent.model.assemble import as_text, storable, unique_id, wanted_call
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.images import image_of
 from retinue.agent.model.shown import Shown
+from retinue.agent.model.values import count, mapping, present
 from retinue.service.chat import Part
 from retinue.service.text import sane
 from retinue.service.usage import Usage
@@ -37,6 +37,8 @@ _FAILED = {
     "LANGUAGE": "server_error",
     "IMAGE_OTHER": "server_error",
     "NO_IMAGE": "server_error",
+    # It wants back what it had sent with a call, and does no better when it is asked again.
+    "MISSING_THOUGHT_SIGNATURE": "invalid_request",
 }
 
 
@@ -66,7 +68,8 @@ class GeminiReply:
             return
         if not isinstance(value, dict) or value.get("error"):
             raise self._failures.of_object(value)
-        self.usage = _usage(value["usageMetadata"]) if value.get("usageMetadata") else self.usage
+        reported = mapping(value.get("usageMetadata"))
+        self.usage = _usage(reported) if reported else self.usage
         candidates = value.get("candidates") or ()
         if not candidates and (blocked := (value.get("promptFeedback") or {}).get("blockReason")):
             raise self._failures.of_kind("content_filter", f"the prompt was blocked: {blocked}")
@@ -74,7 +77,7 @@ class GeminiReply:
             raise self._failures.of_kind("server_error", "the reply has no candidates; is this the Gemini API?")
         for candidate in candidates:
             if not candidate.get("index"):
-                for part in (candidate.get("content") or {}).get("parts") or ():
+                for part in present((candidate.get("content") or {}).get("parts")):
                     yield from self._part(part)
                 self._finish = candidate.get("finishReason") or self._finish or ("STOP" if whole else "")
                 self._note = candidate.get("finishMessage") or self._note
@@ -102,7 +105,7 @@ class GeminiReply:
         shown = self._thinking if part.get("thought") else self._text
         yield from shown.feed(part.get("text"))
         if (call := part.get("functionCall")) is not None:
-            arguments = json.dumps(call.get("args") or {})
+            arguments = as_text(call.get("args"))
             call_id = unique_id(sane(call.get("id") or ""), [each.id for each in self._calls])
             self._calls.append(wanted_call(call_id, call.get("name") or "", arguments))
             yield ModelToolInput(len(self._calls) - 1, self._calls[-1].name, sane(arguments))
@@ -129,7 +132,7 @@ def _kept(part: Mapping[str, Any]) -> dict[str, Any]:
     kept = {key: value for key, value in part.items() if value is not None}
     call, text = kept.get("functionCall"), kept.get("text")
     if not isinstance(text, str | None) or not isinstance(call, dict | None):
-        raise TypeError(f"a part is {part!r}"[:200])
+        raise TypeError(f"a part is {part!r}")
     if call and "args" in call:
         kept["functionCall"] = {**call, "args": {}}
     return {} if text == "" and "thoughtSignature" not in kept else kept
@@ -143,7 +146,7 @@ def _usage(reported: Mapping[str, Any]) -> Usage:
     """Counts are of the whole message so far, and any may be missing; thoughts are no part of the candidates."""
 
     def total(*keys: str) -> int | None:
-        known = [reported[key] for key in keys if isinstance(reported.get(key), int)]
+        known = [number for key in keys if (number := count(reported.get(key))) is not None]
         return sum(known) if known else None
 
     given, made = total("promptTokenCount", "toolUsePromptTokenCount"), total(*_MADE)

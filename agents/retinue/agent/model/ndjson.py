@@ -16,6 +16,7 @@ class NdjsonReader:
         self._stream_bytes = stream_bytes
         self._read = 0
         self._rest = bytearray()
+        self._open = False
 
     def feed(self, chunk: bytes) -> Iterator[ServerEvent]:
         """The lines that `chunk` completes."""
@@ -25,7 +26,13 @@ class NdjsonReader:
         *lines, rest = chunk.split(b"\n")
         for line in lines:
             self._rest += line
-            whole, self._rest = bytes(self._rest).strip(), bytearray()
+            whole = b"" if self._open else bytes(self._rest).strip()
+            # What ends no value begins one over many lines, the last of the body: an error as people like to read it.
+            self._open = self._open or (bool(whole) and not whole.endswith((b"}", b"]")))
+            if self._open:
+                self._rest += b"\n"
+                continue
+            self._rest = bytearray()
             if whole:
                 yield ServerEvent("", whole.decode("utf-8", "replace"))
         self._rest += rest
@@ -33,7 +40,7 @@ class NdjsonReader:
             raise TooLarge(f"a line of more than {self._event_bytes} bytes")
 
     def close(self) -> Iterator[ServerEvent]:
-        """The last line, which may have no end: it counts when it is whole JSON, and only then."""
+        """The last value, whose line may have no end: it counts when it is whole JSON, and only then."""
         line, self._rest = bytes(self._rest).strip().decode("utf-8", "replace"), bytearray()
         try:
             json.loads(line)

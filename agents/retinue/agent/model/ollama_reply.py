@@ -13,6 +13,7 @@ from retinue.agent.model import ModelEnd, ModelEvent, ModelText, ModelThinking, 
 from retinue.agent.model.assemble import CallAssembly
 from retinue.agent.model.failures import Failures
 from retinue.agent.model.shown import Shown
+from retinue.agent.model.values import count, present
 from retinue.service.usage import Usage
 
 logger = logging.getLogger("retinue.model")
@@ -41,12 +42,12 @@ class OllamaReply:
         message = value.get("message") or {}
         yield from self._thinking.feed(message.get("thinking"))
         yield from self._text.feed(message.get("content"))
-        for call in message.get("tool_calls") or ():
+        for call in present(message.get("tool_calls")):
             yield self._calls.add(call, whole=True)
         if value.get("done") or whole:
             self.done = True
             self._reason = value.get("done_reason") or ""
-            self.usage = Usage(input=_count(value.get("prompt_eval_count")), output=_count(value.get("eval_count")))
+            self.usage = Usage(input=count(value.get("prompt_eval_count")), output=count(value.get("eval_count")))
 
     def end(self) -> Iterator[ModelEvent]:
         if not self.done:
@@ -68,7 +69,3 @@ class OllamaReply:
             usage=self.usage,
             provider_parts=thought if stop is Stop.TOOL_CALLS else None,
         )
-
-
-def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and value >= 0 else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 EVENT_BYTES = 8 * 1024 * 1024
 STREAM_BYTES = 64 * 1024 * 1024
+_FIELDS = ("data", "event", "id", "retry")
 
 # A line ends with CR, LF or CRLF and with nothing else: U+2028 and its kin are text. A CR at the end of what is
 # here may be half of a CRLF, so it waits.
@@ -37,7 +38,7 @@ class SseReader:
         self._event_bytes = event_bytes
         self._stream_bytes = stream_bytes
         self._read = 0
-        self._rest = b""
+        self._rest = bytearray()
         self._name = ""
         self._data: list[str] = []
         self._bare: list[str] = []
@@ -48,40 +49,53 @@ class SseReader:
         self._read += len(chunk)
         if self._read > self._stream_bytes:
             raise TooLarge(f"a stream of more than {self._stream_bytes} bytes")
-        text = self._rest + chunk
-        *lines, self._rest = _split(text) if b"\r" in text else text.split(b"\n")
-        for line in lines:
-            if event := self._line(line):
-                yield event
+        held = self._rest.endswith(b"\r")
+        self._rest += chunk
+        if held or b"\n" in chunk or b"\r" in chunk:
+            text = bytes(self._rest)
+            *lines, rest = _split(text) if b"\r" in text else text.split(b"\n")
+            self._rest = bytearray(rest)
+            for line in lines:
+                if not line:
+                    if event := self._dispatch():
+                        yield event
+                elif line.startswith(b"data: {") and not self._bare:  # nearly every line there is
+                    self._data.append(line[6:].decode("utf-8", "replace"))
+                    self._pending += len(line)
+                else:
+                    yield from self._line(line)
         if self._pending + len(self._rest) > self._event_bytes:
             raise TooLarge(f"an event of more than {self._event_bytes} bytes")
 
     def close(self) -> Iterator[ServerEvent]:
-        """The event that the end of the stream completes.
+        """The events that the end of the stream completes.
 
-        Real servers leave out the last blank line, so a tail counts when it is whole JSON, and only then.
+        Real servers leave out the last blank line, so a tail counts when it is whole JSON or said to be an error.
         """
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         if line := rest.removesuffix(b"\r"):
-            self._line(line)
+            yield from self._line(line)
         event = self._dispatch()
-        if event and (rest == b"\r" or event.data.startswith("[DONE]") or _is_json(event.data)):
+        if event and (
+            rest == b"\r" or event.data.startswith("[DONE]") or event.name == "error" or _is_json(event.data)
+        ):
             yield event
 
-    def _line(self, raw: bytes) -> ServerEvent | None:
-        if not raw:
-            return self._dispatch()
-        if raw.startswith(b"data: {") and not self._bare:  # nearly every line there is
-            self._data.append(raw[6:].decode("utf-8", "replace"))
-            self._pending += len(raw)
-            return None
-        line = raw.decode("utf-8", "replace").removeprefix("\ufeff")
-        if self._bare or line[0] in "{[":
+    def _line(self, raw: bytes) -> Iterator[ServerEvent]:
+        """Takes a line that is not blank; gives the event before it, where no blank line stands between them."""
+        line = raw.decode("utf-8", "replace")
+        field, _, value = line.partition(":")
+        if line[0] in "{[" or (self._bare and field and field not in _FIELDS):
             # A server that fails in the middle may say so in bare JSON, over one line or many.
+            if self._data and (event := self._dispatch()):
+                yield event
             self._bare.append(line)
             self._pending += len(raw)
-            return None
-        field, _, value = line.partition(":")
+            if len(self._bare) == 1 and _is_json(line) and (event := self._dispatch()):
+                yield event
+            return
+        if self._bare and field and (event := self._dispatch()):
+            yield event
         value = value.removeprefix(" ")
         # Some proxies put a keep-alive comment inside the data field: no JSON begins with a colon.
         if field == "data" and not value.startswith(":"):
@@ -89,7 +103,6 @@ class SseReader:
             self._pending += len(raw)
         elif field == "event":
             self._name = value
-        return None
 
     def _dispatch(self) -> ServerEvent | None:
         name, data, bare = self._name, "\n".join(self._data), "\n".join(self._bare)
