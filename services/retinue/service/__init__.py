@@ -4,7 +4,7 @@ Errors are in `errors`, backends in `registry` and `store`, a mesh for tests in 
 before it is used, and no model layer ever.
 """
 
-from retinue.service.chat import Blob, Call, Chat, Completed, Event, Failed, Part, Reply, RunState, TextDelta
+from retinue.service.chat import Blob, Call, Chat, Completed, Event, Part, Reply, TextDelta
 from retinue.service.client import Client
 from retinue.service.client.peer import Peer
 from retinue.service.errors import MeshError
@@ -20,13 +20,11 @@ __all__ = [
     "Client",
     "Completed",
     "Event",
-    "Failed",
     "Mesh",
     "MeshError",
     "Part",
     "Peer",
     "Reply",
-    "RunState",
     "Server",
     "Service",
     "Settings",
