@@ -59,13 +59,19 @@ async def web_page(body: bytes = PAGE, mime: str = "text/html") -> AsyncIterator
     """The address of a server that answers every request with this page."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = await reader.readuntil(b"\r\n\r\n")
-        sizes = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
-        await reader.readexactly(int(sizes[0]) if sizes else 0)
-        fields = f"HTTP/1.1 200 OK\r\ncontent-type: {mime}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        writer.write(fields.encode() + body)
-        await writer.drain()
-        writer.close()
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            sizes = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")]
+            await reader.readexactly(int(sizes[0]) if sizes else 0)
+            fields = (
+                f"HTTP/1.1 200 OK\r\ncontent-type: {mime}\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            )
+            writer.write(fields.encode() + body)
+            await writer.drain()
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return  # who has left wants no answer
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server:
