@@ -1,7 +1,8 @@
 """What every call of a server passes: the name it was meant for, whether new work is taken, and how errors leave.
 
-One interceptor; it starts no task and looks at no message. A MeshError goes out as its status with details, anything
-else that was raised as INTERNAL with a line in the log and no word of it to the caller.
+One interceptor; it starts no task and looks into no message, but it decodes each: grpc would answer bytes that are no
+message with UNKNOWN and a traceback. A MeshError goes out as its status with details, anything else that was raised as
+INTERNAL with a line in the log and no word of it to the caller.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from typing import Any, Never, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf.message import DecodeError
 
 from retinue.service import errors
 from retinue.service.envelope import TO
-from retinue.service.errors import CallFailed, Draining, InternalError, MeshError, Unsupported, WrongNode
+from retinue.service.errors import CallFailed, Draining, InternalError, Invalid, MeshError, Unsupported, WrongNode
 from retinue.service.transport import MESSAGE_BYTES
 from retinue.service.wire import usage_trailer
 
@@ -28,7 +30,7 @@ _S = TypeVar("_S")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Single: TypeAlias = Callable[[Any, _Context], Awaitable[Any]]
 _Stream: TypeAlias = Callable[[Any, _Context], AsyncGenerator[Any, None]]
-_Encode: TypeAlias = Callable[[Any], Any]
+_Code: TypeAlias = Callable[[Any], Any]
 # By whether requests and responses are streams.
 _HANDLERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler[Any, Any]]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
@@ -97,66 +99,77 @@ class Gate(grpc.aio.ServerInterceptor):
             return False
 
     def _guard(self, method: str, handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
-        if method[1:].rpartition("/")[0] in self._open:
-            return handler
         behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
-        make = _HANDLERS[bool(handler.request_streaming), bool(handler.response_streaming)]
-        encode = _encoder(handler.response_serializer)
+        decode, encode = _decoder(method, handler.request_deserializer), _encoder(handler.response_serializer)
+        serialize: Callable[[Any], bytes] | None = None
         if inspect.isasyncgenfunction(behaviour):
-            guarded = self._guard_stream(method, behaviour, encode)
+            behaviour, encode = _writing(behaviour, encode), _unchanged
         elif not inspect.iscoroutinefunction(behaviour):
             return _refusal(Unsupported(f"{method[1:]} is not implemented here as an async method"))
         elif handler.response_streaming:
             # It writes to the context by itself, and returns nothing.
-            guarded = self._guard_single(method, behaviour, lambda nothing: nothing)
-            return make(guarded, handler.request_deserializer, handler.response_serializer)
-        else:
-            guarded = self._guard_single(method, behaviour, encode)
-        return make(guarded, handler.request_deserializer, None)
+            encode, serialize = _unchanged, handler.response_serializer
+        deserialize: _Code | None = None
+        if handler.request_streaming:
+            # Decoded as the handler reads them: what is raised then comes through the handler to the gate.
+            decode, deserialize = _unchanged, decode
+        counted = method[1:].rpartition("/")[0] not in self._open
+        make = _HANDLERS[bool(handler.request_streaming), bool(handler.response_streaming)]
+        guarded = self._guarded_by(method, behaviour, decode=decode, encode=encode, counted=counted)
+        return make(guarded, deserialize, serialize)
 
-    def _guard_single(self, method: str, behaviour: _Single, encode: _Encode) -> _Single:
+    def _guarded_by(self, method: str, behaviour: _Single, *, decode: _Code, encode: _Code, counted: bool) -> _Single:
         async def guarded(request: Any, context: _Context) -> Any:
-            if self._draining:
+            if counted and self._draining:
                 await self._refuse(context)
-            self.running += 1
+            self.running += counted
             try:
-                return encode(await behaviour(request, context))
+                return encode(await behaviour(decode(request), context))
             except Exception as error:
                 await _abort(method, error, context)
             finally:
-                self._leave()
+                self.running -= counted
+                if self._draining and not self.running:
+                    self._idle.set()
 
         return guarded
-
-    def _guard_stream(self, method: str, behaviour: _Stream, encode: _Encode) -> _Single:
-        # A coroutine that writes, since grpc leaves an abandoned generator to the garbage collector: this one is
-        # closed at once when the caller goes away.
-        async def guarded(request: Any, context: _Context) -> None:
-            if self._draining:
-                await self._refuse(context)
-            self.running += 1
-            try:
-                async with aclosing(behaviour(request, context)) as responses:
-                    async for response in responses:
-                        await context.write(encode(response))
-            except Exception as error:
-                await _abort(method, error, context)
-            finally:
-                self._leave()
-
-        return guarded
-
-    def _leave(self) -> None:
-        self.running -= 1
-        if self._draining and not self.running:
-            self._idle.set()
 
     async def _refuse(self, context: _Context) -> Never:
         self._refused_at = asyncio.get_running_loop().time()
         await _send(Draining(f"this node of {self._name} is going away: ask another"), context)
 
 
-def _encoder(serialize: Callable[[Any], bytes] | None) -> _Encode:
+def _unchanged(message: Any) -> Any:
+    return message
+
+
+def _writing(behaviour: _Stream, encode: _Code) -> _Single:
+    """A coroutine that writes what `behaviour` yields, since grpc leaves an abandoned generator to the garbage
+    collector: this one is closed at once when the caller goes away.
+    """
+
+    async def write(request: Any, context: _Context) -> None:
+        async with aclosing(behaviour(request, context)) as responses:
+            async for response in responses:
+                await context.write(encode(response))
+
+    return write
+
+
+def _decoder(method: str, deserialize: Callable[[bytes], Any] | None) -> _Code:
+    """Reads requests here and not in grpc, whose answer to bytes that are no message is a fault of this server."""
+
+    def decode(raw: bytes) -> Any:
+        try:
+            return deserialize(raw) if deserialize else raw
+        except (DecodeError, ValueError):
+            text = f"{method[1:]}: its {len(raw)} bytes are no such request: see that both ends have the same proto"
+            raise Invalid(text, field="request") from None
+
+    return decode
+
+
+def _encoder(serialize: Callable[[Any], bytes] | None) -> _Code:
     """Makes bytes here and not in grpc, where a message that is too large would fail without a reason."""
 
     def encode(response: Any) -> bytes:
