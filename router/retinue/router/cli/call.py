@@ -24,7 +24,12 @@ def call(
     *,
     timeout: Timeout = 120.0,
     metadata: Annotated[
-        list[str] | None, typer.Option("--metadata", metavar="KEY=VALUE", help="Goes with the call; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--metadata",
+            metavar="KEY=VALUE",
+            help="Goes with the call; base64 where KEY ends in -bin; may be repeated.",
+        ),
     ] = None,
     log_level: LogLevel = None,
 ) -> None:
@@ -49,7 +54,10 @@ async def _call(name: str, endpoint: str, request: str, *, timeout: float, metad
 
 def _read(request: str) -> str:
     if request == "-":
-        return sys.stdin.read()
+        try:
+            return sys.stdin.buffer.read().decode()
+        except UnicodeDecodeError:
+            raise Stop("standard input is not UTF-8") from None
     if not request.startswith("@"):
         return request
     try:

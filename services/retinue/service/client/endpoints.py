@@ -13,12 +13,13 @@ from typing import Any
 
 import grpc
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import Descriptor, MethodDescriptor, ServiceDescriptor
 from google.protobuf.descriptor_pb2 import MethodOptions
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from retinue.service.client.fields import blame, misfit
 from retinue.service.errors import CallFailed, Invalid, UnknownName
 from retinue.service.names import did_you_mean
 from retinue.service.text import sane_json
@@ -90,15 +91,27 @@ class Endpoint:
 
     def request(self, data: Mapping[str, Any] | str) -> Message:
         """The request that `data`, a JSON object or its text, stands for. Raises Invalid naming the field."""
-        request = self.request_class()
         try:
-            fields: dict[str, Any] = sane_json(dict(_object(data)))
+            return self._read(_object(data))
+        except RecursionError:
+            raise Invalid(
+                "the request is not JSON that can be read: it is nested too deeply", field="request"
+            ) from None
+
+    def _read(self, data: Mapping[str, Any]) -> Message:
+        request = self.request_class()
+        fields: dict[str, Any] = sane_json(dict(data))
+        try:
             json_format.ParseDict(fields, request, descriptor_pool=_pool(self.input))
         except json_format.ParseError as error:
-            raise _blame(self.input, fields) or Invalid(f"{self.short}: {error}") from None
-        except (RecursionError, ValueError, KeyError, AttributeError, TypeError) as error:
-            # What protobuf's own reader of JSON trips over: nesting, huge numbers, an Any that is none.
-            raise Invalid(f"{self.short}: the request cannot be read: {type(error).__name__}: {error}") from None
+            raise blame(self.input, fields) or Invalid(f"{self.short}: {error}") from None
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            # What protobuf's own reader of JSON trips over: huge numbers, an Any that is none.
+            raise misfit(self.input, fields) or Invalid(
+                f"{self.short}: the request cannot be read: {type(error).__name__}: {error}"
+            ) from None
+        if wrong := misfit(self.input, fields):
+            raise wrong
         if not request.IsInitialized():
             unset = [
                 field.name for field in self.input.fields if field.is_required and not request.HasField(field.name)
@@ -173,69 +186,23 @@ def _object(data: Mapping[str, Any] | str) -> Mapping[str, Any]:
     """`data` as a JSON object."""
     if isinstance(data, str):
         try:
-            data = json.loads(data)
+            data = json.loads(data, object_pairs_hook=_once)
         except json.JSONDecodeError as error:
             place = f"line {error.lineno}, column {error.colno}"
             raise Invalid(f"the request is not JSON: {error.msg} at {place}", field="request") from None
-        except RecursionError:
-            raise Invalid(
-                "the request is not JSON that can be read: it is nested too deeply", field="request"
-            ) from None
+        except ValueError as error:
+            raise Invalid(f"the request is not JSON that can be read: {error}", field="request") from None
     if not isinstance(data, Mapping):
         kind = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}.get(type(data), "a number")
         raise Invalid(f"the request is {kind}: it must be a JSON object, such as {{}}", field="request")
     return data
 
 
-def _blame(message: Descriptor, data: Mapping[str, Any], at: str = "") -> Invalid | None:
-    """What is wrong with `data`: the innermost field that cannot be parsed by itself; None when each of them can."""
-    for key, value in data.items():
-        field = message.fields_by_name.get(key) or message.fields_by_camelcase_name.get(key)
-        if field is None:
-            near = did_you_mean(key, message.fields_by_name)
-            return Invalid(f"{message.name} has no field {at + key!r}{near}", field=at + key)
-        try:
-            json_format.ParseDict({key: value}, GetMessageClass(message)(), descriptor_pool=_pool(message))
-        except json_format.ParseError as error:
-            for inner, part, place in _inside(field, value, at + key):
-                if deeper := _blame(inner, part, f"{place}."):
-                    return deeper
-            return Invalid(f"field {at + key!r} must be {_kind(field)}: {error}", field=at + key)
-    return None
-
-
-def _inside(field: FieldDescriptor, value: Any, at: str) -> Iterator[tuple[Descriptor, Mapping[str, Any], str]]:
-    """The messages that the value of a field holds, with the place of each; none for a type with JSON of its own."""
-    kind = field.message_type
-    if kind is None or kind.full_name.startswith("google.protobuf."):
-        return
-    if kind.GetOptions().map_entry:
-        inner = kind.fields_by_name["value"]
-        for key, item in value.items() if isinstance(value, Mapping) else ():
-            yield from _inside(inner, item, f"{at}.{key}")
-        return
-    items = enumerate(value) if field.is_repeated and isinstance(value, list) else [(None, value)]
-    for index, item in items:
-        if isinstance(item, Mapping):
-            yield kind, item, at if index is None else f"{at}[{index}]"
-
-
-def _kind(field: FieldDescriptor) -> str:
-    """A field's type in a word or two, for a person."""
-    names = {
-        FieldDescriptor.TYPE_STRING: "a string",
-        FieldDescriptor.TYPE_BOOL: "true or false",
-        FieldDescriptor.TYPE_BYTES: "bytes in base64",
-        FieldDescriptor.TYPE_DOUBLE: "a number",
-        FieldDescriptor.TYPE_FLOAT: "a number",
-    }
-    if field.enum_type is not None:
-        kind = f"one of {', '.join(field.enum_type.values_by_name)}"
-    elif field.message_type is not None:
-        if field.message_type.GetOptions().map_entry:
-            return "an object"
-        known = field.message_type.full_name.startswith("google.protobuf.")
-        kind = f"a {field.message_type.name}" if known else "an object"
-    else:
-        kind = names.get(field.type, "a whole number")
-    return f"an array, each {kind}" if field.is_repeated else kind
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of these pairs. Python would keep the last of two alike, and lose the other."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise Invalid(f"the request has {key!r} twice", field=key)
+        found[key] = value
+    return found
