@@ -14,9 +14,9 @@ from retinue.service.errors import Invalid, cut
 
 _KEY = re.compile(r"[a-z0-9_.-]+")
 _VALUE = re.compile(r"[ -~]*")
-# A server may refuse more than this with a status that says nothing of it, and does so from 16 KiB on
-# (grpc.max_metadata_size). Each pair counts 32 bytes more, by HTTP/2's own reckoning.
-_ALL_BYTES = 8192
+# gRPC refuses more than 8 KiB by chance, and more than 16 KiB always, both before any code of the callee; the rest is
+# for its own headers and the mesh's. Each pair counts 32 bytes more, by HTTP/2's reckoning (RFC 9113, 6.5.2).
+_ALL_BYTES = 6144
 _PAIR_BYTES = 32
 # These belong to one connection or to the transport, not to the call.
 _TRANSPORT = frozenset(
@@ -52,7 +52,7 @@ def check_metadata(pairs: Iterable[tuple[str, str | bytes]]) -> list[tuple[str, 
 def _checked(key: str, value: str | bytes) -> str | bytes:
     shown = repr(cut(key, 64))
     if not _KEY.fullmatch(key):
-        raise Invalid(f"metadata key {shown}: use a-z, 0-9, '_', '.' and '-'", field=key)
+        raise Invalid(f"metadata key {shown}: use a-z, 0-9, '_', '.' and '-'", field=key or "metadata")
     if key.startswith("grpc-") or key in _TRANSPORT:
         raise Invalid(f"metadata key {shown} belongs to the transport and cannot be set", field=key)
     if key == TO:

@@ -28,6 +28,8 @@ _log = logging.getLogger("retinue.server")
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 # Code generated from the three-field proto without a package calls this service.
 ALIAS = "Agent"
+# No token of ours is longer.
+_TOKEN_CHARACTERS = 64
 
 
 class AgentServicer(agent_pb2_grpc.AgentServicer):
@@ -70,6 +72,8 @@ class AgentServicer(agent_pb2_grpc.AgentServicer):
         session = check_session(request.session, derived=_envelope(context).delegated)
         if request.page_size < 0:
             raise Invalid("page_size: use 0 for the default or a positive number", field="page_size")
+        if len(request.page_token) > _TOKEN_CHARACTERS:
+            raise Invalid("page_token: it is none of ours; use what the last page gave", field="page_token")
         page = await self._memory().history(session, page_size=request.page_size, page_token=request.page_token)
         return wire.to_history(page)
 
