@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from retinue.router.meshfile.mesh import read_prompt, read_server, read_toml
 from retinue.router.meshfile.parts import AgentSpec, MeshFile
-from retinue.router.meshfile.table import Table
+from retinue.router.meshfile.table import Table, shown
 from retinue.service.errors import Invalid
 from retinue.service.names import check_name, did_you_mean
 
@@ -100,11 +100,11 @@ def _agent(
     tools = table.names("tools") or ()
     for tool in tools:
         if tool not in servers:
-            raise table.wrong("tools", f"no MCP server is named {tool!r}{did_you_mean(tool, servers)}")
+            raise table.wrong("tools", f"no MCP server is named {shown(tool)}{did_you_mean(tool, servers)}")
     invoked = table.names("can_invoke") or ()
     for name in invoked:
         if name not in names:
-            raise table.wrong("can_invoke", f"no agent is named {name!r}{did_you_mean(name, names)}")
+            raise table.wrong("can_invoke", f"no agent is named {shown(name)}{did_you_mean(name, names)}")
     return AgentSpec(
         name=names[written],
         prompt=read_prompt(table, folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
 import tomllib
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from retinue.router.meshfile.parts import AgentSpec, MeshFile, ServiceSpec, servers_named
-from retinue.router.meshfile.table import Table
-from retinue.service.errors import Invalid
+from retinue.router.meshfile.table import Table, shown
+from retinue.service.errors import Invalid, cut
 from retinue.service.names import check_name, did_you_mean
 from retinue.service.settings import host_and_port
 
@@ -71,7 +72,12 @@ def read_toml(path: Path) -> dict[str, Any]:
         place = _PLACE.search(str(error))
         number = int(place[1]) if place and place[1] else len(source.rstrip("\n").split("\n"))
         what = _PLACE.sub("", str(error))
-        raise Invalid(f"{path}:{number}: {what}: {lines[number - 1].strip()}") from None
+        raise Invalid(f"{path}:{number}: {what}: {cut(' '.join(lines[number - 1].split()), 200)}") from None
+    except RecursionError:
+        raise Invalid(f"{path}: it is nested too deeply to be read") from None
+    except ValueError as error:
+        # Not TOML's own: Python reads no number of so many digits.
+        raise Invalid(f"{path}: {error}") from None
 
 
 def _service(name: str, table: Table) -> ServiceSpec:
@@ -79,7 +85,7 @@ def _service(name: str, table: Table) -> ServiceSpec:
     try:
         run = tuple(shlex.split(text))
     except ValueError as error:
-        raise table.wrong("run", f"{error} in {text!r}") from None
+        raise table.wrong("run", f"{error} in {shown(text)}") from None
     if not run:
         raise table.wrong("run", 'say what runs it, such as run = "python main.py"')
     return ServiceSpec(name=name, run=run, description=table.text("description"))
@@ -99,11 +105,11 @@ def _agent(name: str, table: Table, folder: Path, servers: Mapping[str, McpServe
     for tool in tools:
         if not servers_named((tool,), servers):
             raise table.wrong(
-                "tools", f"no MCP server is named {tool!r} or has such a tool{did_you_mean(tool, servers)}"
+                "tools", f"no MCP server is named {shown(tool)} or has such a tool{did_you_mean(tool, servers)}"
             )
     mode = table.text("tools_mode") or "all"
     if mode not in ("all", "discover"):
-        raise table.wrong("tools_mode", f'use "all" or "discover", not {mode!r}')
+        raise table.wrong("tools_mode", f'use "all" or "discover", not {shown(mode)}')
     listen = table.text("listen")
     if listen:
         host_and_port(listen, field=f"{table.where}: listen")
@@ -132,9 +138,11 @@ def read_prompt(table: Table, folder: Path) -> str:
     try:
         return (folder / text).read_text(encoding="utf-8")
     except OSError as error:
-        raise table.wrong("prompt", f"{folder / text}: {error.strerror}") from None
+        raise table.wrong("prompt", f"{cut(str(folder / text), 300)}: {error.strerror}") from None
     except UnicodeDecodeError:
         raise table.wrong("prompt", f"{folder / text} is not UTF-8") from None
+    except ValueError as error:
+        raise table.wrong("prompt", f"{shown(text)} is no name of a file: {error}") from None
 
 
 def _limits(table: Table) -> dict[str, Any]:
@@ -146,6 +154,6 @@ def _limits(table: Table) -> dict[str, Any]:
 
     limits = table.table("limits", [one.name for one in fields(Limits)])
     for key, value in limits.values.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-            raise limits.wrong(key, f"use a number above 0, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise limits.wrong(key, f"use a number above 0, not {shown(value)}")
     return dict(limits.values)

@@ -5,24 +5,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from retinue.service.errors import Invalid
+from retinue.service.errors import Invalid, cut
 from retinue.service.names import check_name, did_you_mean
+
+
+def shown(value: Any) -> str:
+    """A value of the file for an error line: on one line, and not too long."""
+    try:
+        return cut(repr(value), 120)
+    except (ValueError, RecursionError):
+        # A number of more digits than Python writes, or a table too deep for it.
+        return f"a {type(value).__name__} too large to show"
 
 
 class Table:
     """One table of the file, with the place that errors name. `known` None: any key."""
 
     def __init__(self, file: str, name: str, values: Any, known: Iterable[str] | None) -> None:
-        self.where = f"{file}: [{name}]" if name else file
+        # MCP servers may be called anything.
+        plain = name if name.isprintable() and len(name) <= 120 else shown(name)
+        self.where = f"{file}: [{plain}]" if name else file
         self._file = file
         self._name = name
         if not isinstance(values, dict):
-            raise Invalid(f"{self.where}: use a table, not {values!r}")
+            raise Invalid(f"{self.where}: use a table, not {shown(values)}")
         self.values: Mapping[str, Any] = values
         known = values if known is None else tuple(known)
         for key in values:
             if key not in known:
-                raise Invalid(f"{self.where}: unknown key {key!r}{did_you_mean(key, known)}", field=key)
+                raise Invalid(f"{self.where}: unknown key {shown(key)}{did_you_mean(key, known)}", field=key)
 
     def wrong(self, key: str, what: str) -> Invalid:
         """The error for a key's value."""
@@ -31,19 +42,19 @@ class Table:
     def text(self, key: str) -> str:
         value = self.values.get(key, "")
         if not isinstance(value, str):
-            raise self.wrong(key, f"use a text, not {value!r}")
+            raise self.wrong(key, f"use a text, not {shown(value)}")
         return value
 
     def count(self, key: str, default: int) -> int:
         value = self.values.get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.wrong(key, f"use a whole number above 0, not {value!r}")
+            raise self.wrong(key, f"use a whole number above 0, not {shown(value)}")
         return value
 
     def flag(self, key: str) -> bool:
         value = self.values.get(key, False)
         if not isinstance(value, bool):
-            raise self.wrong(key, f"use true or false, not {value!r}")
+            raise self.wrong(key, f"use true or false, not {shown(value)}")
         return value
 
     def names(self, key: str) -> tuple[str, ...] | None:
@@ -51,7 +62,7 @@ class Table:
         if value is None:
             return None
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self.wrong(key, f"use a list of names, not {value!r}")
+            raise self.wrong(key, f"use a list of names, not {shown(value)}")
         return tuple(value)
 
     def table(self, key: str, known: Iterable[str] | None) -> Table:
