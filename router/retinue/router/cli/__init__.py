@@ -11,7 +11,7 @@ import sys
 
 import typer
 
-from retinue.router.cli import agent, call, chat, mcp, models, run, service
+from retinue.router.cli import agent, call, chat, doctor, mcp, models, run, service
 from retinue.router.cli.options import LogLevel
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ app.command("run")(run.run)
 app.command("chat")(chat.chat)
 app.command("call")(call.call)
 app.command("models")(models.models)
+app.command("doctor")(doctor.doctor)
 app.add_typer(agent.app, name="agent")
 app.add_typer(service.app, name="service")
 app.add_typer(mcp.app, name="mcp")
