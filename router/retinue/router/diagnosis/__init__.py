@@ -138,7 +138,8 @@ async def _model(model: str | None, whose: str, environ: Mapping[str, str]) -> F
     provider, _, name = chosen.model.name.partition("/")
     found = PROVIDERS.get(provider)
     if provider == "offline" or found is None:
-        return Finding("model", WARNING if provider == "offline" and not model else OK, f"{whose}: {chosen.why}")
+        named = model or environ.get("RETINUE_MODEL") or environ.get("RETINUE_AI_PROVIDER")
+        return Finding("model", OK if named else WARNING, f"{whose}: {chosen.why}")
     names = await names_at(found, environ)
     if names and name not in names and f"{name}:latest" not in names:
         return Finding(
@@ -171,9 +172,9 @@ async def _serving(registry: str) -> dict[str, str]:
     """The addresses of all nodes, with their names; none where the registry does not say, which is told elsewhere."""
     if not registry.startswith(("consul:", "local:")):
         return {}
-    if registry.startswith("local:") and not path_of(registry, field="RETINUE_REGISTRY").exists():
-        return {}
     try:
+        if registry.startswith("local:") and not path_of(registry, field="RETINUE_REGISTRY").exists():
+            return {}
         async with open_registry(registry) as opened:
             return {node.address: name for name in await opened.names() for node in await opened.find(name)}
     except MeshError:

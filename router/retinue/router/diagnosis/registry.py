@@ -83,13 +83,13 @@ async def _consul(url: str) -> AsyncIterator[Finding]:
             mine = (before + time.time()) / 2
         version = answer.json()["Config"]["Version"] if answer.status_code == httpx.codes.OK else ""
     except (httpx.HTTPError, ValueError, KeyError, TypeError) as error:
-        yield Finding("consul", WARNING, f"its version cannot be told: {type(error).__name__} at {at}")
+        yield Finding("consul server", WARNING, f"its version cannot be told: {type(error).__name__} at {at}")
         return
     if version:
-        yield Finding("consul", OK, f"server {version}")
+        yield Finding("consul server", OK, f"{version}")
     else:
         text = f"its version cannot be told: status {answer.status_code}; give the token the right agent:read"
-        yield Finding("consul", WARNING, text)
+        yield Finding("consul server", WARNING, text)
     if date := answer.headers.get("date"):
         # It tells whole seconds, so that half a second more is the likeliest.
         yield clock("the registry", parsedate_to_datetime(date).timestamp() + 0.5 - mine)

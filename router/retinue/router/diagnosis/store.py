@@ -51,12 +51,16 @@ async def _redis(url: str) -> AsyncIterator[Finding]:
             ahead = seconds + micros / 1e6 - (before + time.time()) / 2
             info = await client.info()
         except RedisError as error:
-            yield Finding("redis", WARNING, f"its settings cannot be told: {type(error).__name__}; allow INFO and TIME")
+            yield Finding(
+                "redis server", WARNING, f"its settings cannot be told: {type(error).__name__}; allow INFO and TIME"
+            )
             return
-    yield Finding("redis", OK, f"server {info.get('redis_version', 'of no known version')}")
+    yield Finding("redis server", OK, f"{info.get('redis_version', 'of no known version')}")
     if not info.get("aof_enabled"):
-        yield Finding("redis", WARNING, "it keeps no append-only file, so that a crash forgets: set appendonly yes")
+        yield Finding(
+            "redis server", WARNING, "it keeps no append-only file, so that a crash forgets: set appendonly yes"
+        )
     if (policy := info.get("maxmemory_policy", "noeviction")) != "noeviction":
         text = f"maxmemory-policy {policy} lets agents forget silently: set maxmemory-policy noeviction"
-        yield Finding("redis", WARNING, text)
+        yield Finding("redis server", WARNING, text)
     yield clock("the store", ahead)
