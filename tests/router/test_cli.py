@@ -188,6 +188,7 @@ def test_call_reads_its_request_from_a_file_or_from_standard_input(office: Path)
     assert (
         refused(office, "call", "task", "Task.Create", "@gone.json") == "retinue: gone.json: No such file or directory"
     )
+    assert data(office, "call", "task", "Task.List", "--metadata", "x-bin=AAE=")["tasks"]
 
 
 def test_call_prints_a_stream_one_object_a_line(office: Path) -> None:
@@ -212,6 +213,20 @@ def test_call_prints_a_stream_one_object_a_line(office: Path) -> None:
         (("task", "Task.Create", "{}"), "INVALID_ARGUMENT: title is empty"),
         (("task-mgr", "Agent.Chat", '{"message": ""}'), "INVALID_ARGUMENT: message"),
         (("task", "Task.List", "{}", "--metadata", "Bad Key=x"), "INVALID_ARGUMENT: metadata key 'Bad Key'"),
+        (("task", "Task.List", "{}", "--metadata", "x-bin=!"), "INVALID_ARGUMENT: metadata 'x-bin'"),
+        (
+            ("task", "Task.List", "{}", "--metadata", f"x-a={'x' * 9000}"),
+            "INVALID_ARGUMENT: the metadata has 9035 bytes",
+        ),
+        (
+            ("task-mgr", "Agent.Chat", '{"message": "x", "parts": [{"image": []}]}'),
+            "INVALID_ARGUMENT: field 'parts[0].image' must be an object, not an array",
+        ),
+        (
+            ("task-mgr", "Agent.Chat", '{"message": "x", "parts": [{"file": {"data": "no base64!"}}]}'),
+            "INVALID_ARGUMENT: field 'parts[0].file.data' must be bytes in base64, not 'no base64!'",
+        ),
+        (("task", "Task.Create", '{"title": "a", "title": "b"}'), "INVALID_ARGUMENT: the request has 'title' twice"),
     ],
 )
 def test_what_cannot_be_called_is_one_line_with_the_nearest(office: Path, args: tuple[str, ...], line: str) -> None:
