@@ -46,7 +46,9 @@ _TEXTS = {
     "message": _messages,
     "run_id": _runs,
     "pending_id": _runs,
-    "page_token": st.sampled_from(["", "0", "-1", "x", "1.5", "MQ==", "9" * 5000]),
+    "page_token": st.sampled_from(
+        ["", "0", "1", "2", "-1", "9" * 18, "9" * 20, "9" * 60, "9" * 5000, "x", "1.5", "MQ=="]
+    ),
 }
 
 
@@ -85,8 +87,6 @@ def _field(kind: type[Message], field: Any) -> st.SearchStrategy[Any]:
         return st.booleans()
     if field.type == field.TYPE_BYTES:
         return st.binary(max_size=40)
-    if field.name == "page_token":
-        return _TEXTS[field.name]
     return st.one_of(_TEXTS[field.name], _TEXTS[field.name], texts) if field.name in _TEXTS else texts
 
 

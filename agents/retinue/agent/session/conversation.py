@@ -268,7 +268,8 @@ async def read_history(store: Store, agent: str, session: str, *, page_size: int
 
     `page_size` 0 means 100; a page may be longer by the rest of its last turn. Invalid for a token that is none.
     """
-    if page_size < 0 or (page_token and not page_token.isdecimal()):
+    # No history is longer than 18 digits tell, and no store counts much further.
+    if page_size < 0 or (page_token and not (page_token.isascii() and page_token.isdecimal() and len(page_token) < 19)):
         raise Invalid("page_size is a number from 0 on, page_token what the last page gave", field="page_token")
     begin, size = int(page_token or 0), min(page_size or PAGE, MOST_A_PAGE)
     stop = begin + size
@@ -276,7 +277,8 @@ async def read_history(store: Store, agent: str, session: str, *, page_size: int
         span = await store.read(history_key(agent, session), begin, stop + 1)
         entries = [decode(raw) for raw in span.entries]
         end = begin + len(entries)
-        if end == span.length and end <= stop:
+        # A history may have been cleared since the last page: then nothing is left to read.
+        if begin >= span.length or (end == span.length and end <= stop):
             break
         starts = [at for at, entry in enumerate(entries) if at and begins(entry)]
         if starts:
