@@ -48,6 +48,7 @@ def become_service(spec: ServiceSpec, file: MeshFile, settings: Settings) -> NoR
     """Replaces this process by the service's own. Invalid when that cannot be run."""
     environ = environment_of(settings, os.environ) | {
         "RETINUE_NAME": spec.name,
+        "RETINUE_DESCRIPTION": spec.description,
         "RETINUE_LISTEN": settings.listen,
         "RETINUE_ADVERTISE": settings.advertise,
     }

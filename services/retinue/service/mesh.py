@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
 from typing import Protocol, Self, runtime_checkable
 
 from retinue.service import chat
@@ -120,6 +121,9 @@ class Mesh:
             advertise = self.settings.advertise if advertise is None else advertise
         elif listen or advertise:
             raise Invalid("listen and advertise are for one part: serve each in a block of its own", field="listen")
+        match parts:
+            case (Service() as service,) if self.settings.description:
+                parts = (replace(service, description=self.settings.description),)
         async with AsyncExitStack() as stack:
             servers = []
             for part in parts:

@@ -20,13 +20,17 @@ LOOPBACK = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Where the mesh is, and where a server of this process listens. Empty `advertise`: the bound address."""
+    """Where the mesh is, and where a server of this process listens. Empty `advertise`: the bound address.
+
+    `description` is what the mesh file says of a service, in place of the service's own words.
+    """
 
     registry: str
     store: str
     listen: str = LOOPBACK
     advertise: str = ""
     name: str = ""
+    description: str = ""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None, *, make_home: bool = False) -> Settings:
@@ -48,6 +52,7 @@ class Settings:
             listen=environ.get("RETINUE_LISTEN") or LOOPBACK,
             advertise=environ.get("RETINUE_ADVERTISE", ""),
             name=environ.get("RETINUE_NAME", ""),
+            description=environ.get("RETINUE_DESCRIPTION", ""),
         )
 
 

@@ -105,6 +105,8 @@ async def _run_mesh(
         raise Invalid("memory: is one process's own, and a mesh is several: use local: and sqlite:")
     async with Mesh.connect(settings=settings) as mesh:
         await mesh.registry.names()
+        if file.name:
+            note(f"mesh: {file.name}")
         await _tell_models(file, names)
         supervisor = Supervisor(mesh.registry, _groups(file, names, settings, more=more))
         life = _Life(mesh, supervisor)
