@@ -157,8 +157,9 @@ class Stage:
     `victims` holds the youngest process of each agent, `passed` each point that a process of this id was at.
     """
 
-    def __init__(self, zygote: Zygote, mesh: Mesh, folder: Path) -> None:
+    def __init__(self, zygote: Zygote, mesh: Mesh, folder: Path, *, lease: float = LEASE_S) -> None:
         self.mesh = mesh
+        self._lease = lease
         self.folder = folder
         self.victims: dict[str, Victim] = {}
         self.passed: list[tuple[int, Passed]] = []
@@ -166,10 +167,13 @@ class Stage:
         self._all: list[Victim] = []
         self._waiting: list[tuple[Callable[[int, Passed], bool], asyncio.Future[int]]] = []
 
-    async def start(self, *agents: str, model_calls: int = 25, model: str = "") -> Victim:
+    async def start(
+        self, *agents: str, model_calls: int = 25, model: str = "", listen: str = "", advertise: str = ""
+    ) -> Victim:
         """A new process that serves these agents, once it does; `model_calls` is the budget of their trees.
 
-        `model` is a dialect and the URL of a scripted server, with a blank between.
+        `model` is a dialect and the URL of a scripted server, with a blank between; `listen` and `advertise` are
+        host:port.
         """
         settings = self.mesh.settings
         victim = await Victim.start(
@@ -179,9 +183,11 @@ class Stage:
                 store=settings.store,
                 folder=str(self.folder),
                 agents=agents,
-                lease=LEASE_S,
+                lease=self._lease,
                 model_calls=model_calls,
                 model=model,
+                listen=listen,
+                advertise=advertise,
             ),
             self._tell,
         )
@@ -260,13 +266,18 @@ def _state_of(pid: int) -> str:
 
 
 @asynccontextmanager
-async def staged(zygote: Zygote, folder: Path, store: str, *, registry: str = "") -> AsyncIterator[Stage]:
-    """An empty mesh in `folder`, which is made, with a registry of its own there unless one is given."""
+async def staged(
+    zygote: Zygote, folder: Path, store: str, *, registry: str = "", lease: float = LEASE_S
+) -> AsyncIterator[Stage]:
+    """An empty mesh in `folder`, which is made, with a registry of its own there unless one is given.
+
+    `lease` (seconds) is for tests in which owners die; in others it leaves no time to a machine that is busy.
+    """
     await asyncio.to_thread(folder.mkdir, parents=True)
     settings = Settings(registry=registry or f"local://{folder}/registry.db", store=store)
     async with AsyncExitStack() as stack:
         mesh = await stack.enter_async_context(Mesh(settings))
-        stage = Stage(zygote, mesh, folder)
+        stage = Stage(zygote, mesh, folder, lease=lease)
         stack.push_async_callback(stage.close)
         yield stage
 
