@@ -84,7 +84,8 @@ class ConsulRegistry:
         if known is not None and _same(known, node):
             return
         host, port = host_and_port(node.address, field="address")
-        check = consul.Check.grpc(node.address, "2s", timeout="1s", deregister="1m")
+        # By its id: whoever has the address of a dead node later must not keep that one healthy and listed.
+        check = consul.Check.grpc(f"{node.address}/{node.id}", "2s", timeout="1s", deregister="1m")
         # A server registers once it is SERVING; Consul would call it critical until the first check.
         check["status"] = "passing"
         # Consul answers once its catalogue has it too.
