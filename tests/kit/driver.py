@@ -18,6 +18,7 @@ import pytest
 
 from kit.points import Order, Passed
 from kit.victim import SERVING, Setting
+from kit.watcher import Watching
 from kit.zygote import Zygote
 from retinue.service.chat import Call, Event, Reply
 from retinue.service.envelope import Envelope
@@ -40,12 +41,12 @@ class Victim:
         self._transport: asyncio.ReadTransport | None = None
 
     @classmethod
-    async def start(cls, zygote: Zygote, setting: Setting, tell: Callable[[int, Passed], None]) -> Self:
+    async def start(cls, zygote: Zygote, setting: Setting | Watching, tell: Callable[[int, Passed], None]) -> Self:
         """Forks it; it is not serving yet."""
         log = Path(setting.folder) / f"{'-'.join(setting.agents)}.log"
         near, far = os.pipe()
         with log.open("ab") as stderr:
-            victim = cls(zygote.fork(setting.encode(), stdout=far, stderr=stderr.fileno()), log, tell)
+            victim = cls(zygote.fork(setting.life, setting.encode(), stdout=far, stderr=stderr.fileno()), log, tell)
         os.close(far)
         await victim._watch(near)
         return victim

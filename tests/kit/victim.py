@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from kit.dialect_models import model_of
 from kit.points import Killing, KillingAgent, KillingModel, Turn, kind_of_key, step_of_turn
@@ -55,6 +55,7 @@ class Setting:
     `listen` and `advertise` (host:port) are for one who serves a single name.
     """
 
+    life: ClassVar[str] = "victim"
     registry: str
     store: str
     folder: str
