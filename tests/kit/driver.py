@@ -155,7 +155,8 @@ class Effect:
 class Stage:
     """The victims of one mesh, and `mesh`, in which the test itself is a client.
 
-    `victims` holds the youngest process of each agent, `passed` each point that a process of this id was at.
+    `victims` holds the youngest process of each agent, `all` every process, `passed` each point that a process of this
+    id was at.
     """
 
     def __init__(self, zygote: Zygote, mesh: Mesh, folder: Path, *, lease: float = LEASE_S) -> None:
@@ -165,7 +166,7 @@ class Stage:
         self.victims: dict[str, Victim] = {}
         self.passed: list[tuple[int, Passed]] = []
         self._zygote = zygote
-        self._all: list[Victim] = []
+        self.all: list[Victim] = []
         self._waiting: list[tuple[Callable[[int, Passed], bool], asyncio.Future[int]]] = []
 
     async def start(
@@ -192,7 +193,7 @@ class Stage:
             ),
             self._tell,
         )
-        self._all.append(victim)
+        self.all.append(victim)
         self.victims |= dict.fromkeys(agents, victim)
         await victim.serving()
         return victim
@@ -216,7 +217,7 @@ class Stage:
             found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._waiting.append((wanted, found))
             pid = await found
-        return next(victim for victim in self._all if victim.pid == pid)
+        return next(victim for victim in self.all if victim.pid == pid)
 
     def _tell(self, pid: int, passed: Passed) -> None:
         self.passed.append((pid, passed))
@@ -242,22 +243,23 @@ class Stage:
         self, name: str, message: str, *, session: str = "", request_id: str = "", seconds: float = 20.0
     ) -> Reply:
         """Asks an agent over the mesh, once. Raises MeshError."""
-        return await self.mesh.peer(name).ask(message, self._call(session, request_id, seconds))
+        return await self.mesh.peer(name).ask(message, self.call(session, request_id, seconds))
 
     def stream(
         self, name: str, message: str, *, session: str = "", request_id: str = "", seconds: float = 20.0
     ) -> AsyncGenerator[Event, None]:
         """As `ask`, event by event."""
-        return self.mesh.peer(name).stream(message, self._call(session, request_id, seconds))
+        return self.mesh.peer(name).stream(message, self.call(session, request_id, seconds))
 
     @staticmethod
-    def _call(session: str, request_id: str, seconds: float) -> Call:
+    def call(session: str, request_id: str, seconds: float) -> Call:
+        """What a call of so many seconds sends along."""
         deadline = asyncio.get_running_loop().time() + seconds
         return Call(session=session, request_id=request_id, envelope=Envelope(deadline=deadline))
 
     async def close(self) -> None:
         """Ends every process."""
-        for victim in self._all:
+        for victim in self.all:
             await victim.close()
 
 
