@@ -1,6 +1,6 @@
 # Everything starts here: `make help`. Needs Python 3.11 or later and make; all else goes into .venv and .tools.
 .DEFAULT_GOAL := help
-.PHONY: help venv run tools test check proto faults bench
+.PHONY: help venv run tools test check proto faults bench promises
 
 BIN := .venv/bin
 # Named, because ruff would format the programs in README.md too, which are laid out for reading.
@@ -60,3 +60,6 @@ faults: tools  ## run the end-to-end and fault tests alone, with every kill poin
 
 bench: tools  ## measure against a bare gRPC echo (under three minutes)
 	@cd tests && $(TOOLED) $(CURDIR)/$(BIN)/python -m bench.bench
+
+promises: tools  ## break a real mesh in each way that docs/promises.md speaks of, and print what was measured
+	@cd tests && $(TOOLED) $(CURDIR)/$(BIN)/python -m bench.promises

@@ -71,6 +71,24 @@ async def test_without_an_agent_of_that_name_a_sub_agent_does_it_and_stores_noth
     assert sum(lengths.values()) == 4
 
 
+async def test_an_agent_that_is_being_restarted_is_waited_for_and_no_sub_agent_stands_in() -> None:
+    asked = asyncio.Event()
+
+    def go(_: ModelRequest) -> WantedCall:
+        asked.set()
+        return delegate("count", "clerk")
+
+    boss = Agent("boss", model=Scripted(delegate("count", "clerk"), "first", go, "second"))
+    async with asyncio.timeout(20), LocalMesh() as mesh, mesh.serve(boss):
+        async with mesh.serve(Agent("clerk", model=Scripted("one"))):
+            assert (await mesh.ask("boss", "go")).tool_calls[0].result == "one"
+        again = asyncio.create_task(mesh.ask("boss", "go again"))
+        await asked.wait()
+        async with mesh.serve(Agent("clerk", model=Scripted("two"))):
+            (made,) = (await again).tool_calls
+    assert (made.status, made.result) == (ToolStatus.OK, "two")
+
+
 async def test_the_events_of_a_sub_agent_name_the_call_that_started_it() -> None:
     model = Scripted(delegate("count"), call("stock", item="x"), "three", "done")
     async with Agent("boss", model=model, tools=[stock]) as boss:

@@ -18,6 +18,7 @@ import pytest
 
 from kit.points import Order, Passed
 from kit.victim import SERVING, Setting
+from kit.watcher import Watching
 from kit.zygote import Zygote
 from retinue.service.chat import Call, Event, Reply
 from retinue.service.envelope import Envelope
@@ -40,12 +41,12 @@ class Victim:
         self._transport: asyncio.ReadTransport | None = None
 
     @classmethod
-    async def start(cls, zygote: Zygote, setting: Setting, tell: Callable[[int, Passed], None]) -> Self:
+    async def start(cls, zygote: Zygote, setting: Setting | Watching, tell: Callable[[int, Passed], None]) -> Self:
         """Forks it; it is not serving yet."""
         log = Path(setting.folder) / f"{'-'.join(setting.agents)}.log"
         near, far = os.pipe()
         with log.open("ab") as stderr:
-            victim = cls(zygote.fork(setting.encode(), stdout=far, stderr=stderr.fileno()), log, tell)
+            victim = cls(zygote.fork(setting.life, setting.encode(), stdout=far, stderr=stderr.fileno()), log, tell)
         os.close(far)
         await victim._watch(near)
         return victim
@@ -154,22 +155,27 @@ class Effect:
 class Stage:
     """The victims of one mesh, and `mesh`, in which the test itself is a client.
 
-    `victims` holds the youngest process of each agent, `passed` each point that a process of this id was at.
+    `victims` holds the youngest process of each agent, `all` every process, `passed` each point that a process of this
+    id was at.
     """
 
-    def __init__(self, zygote: Zygote, mesh: Mesh, folder: Path) -> None:
+    def __init__(self, zygote: Zygote, mesh: Mesh, folder: Path, *, lease: float = LEASE_S) -> None:
         self.mesh = mesh
+        self._lease = lease
         self.folder = folder
         self.victims: dict[str, Victim] = {}
         self.passed: list[tuple[int, Passed]] = []
         self._zygote = zygote
-        self._all: list[Victim] = []
+        self.all: list[Victim] = []
         self._waiting: list[tuple[Callable[[int, Passed], bool], asyncio.Future[int]]] = []
 
-    async def start(self, *agents: str, model_calls: int = 25, model: str = "") -> Victim:
+    async def start(
+        self, *agents: str, model_calls: int = 25, model: str = "", listen: str = "", advertise: str = ""
+    ) -> Victim:
         """A new process that serves these agents, once it does; `model_calls` is the budget of their trees.
 
-        `model` is a dialect and the URL of a scripted server, with a blank between.
+        `model` is a dialect and the URL of a scripted server, with a blank between; `listen` and `advertise` are
+        host:port.
         """
         settings = self.mesh.settings
         victim = await Victim.start(
@@ -179,13 +185,15 @@ class Stage:
                 store=settings.store,
                 folder=str(self.folder),
                 agents=agents,
-                lease=LEASE_S,
+                lease=self._lease,
                 model_calls=model_calls,
                 model=model,
+                listen=listen,
+                advertise=advertise,
             ),
             self._tell,
         )
-        self._all.append(victim)
+        self.all.append(victim)
         self.victims |= dict.fromkeys(agents, victim)
         await victim.serving()
         return victim
@@ -209,7 +217,7 @@ class Stage:
             found: asyncio.Future[int] = asyncio.get_running_loop().create_future()
             self._waiting.append((wanted, found))
             pid = await found
-        return next(victim for victim in self._all if victim.pid == pid)
+        return next(victim for victim in self.all if victim.pid == pid)
 
     def _tell(self, pid: int, passed: Passed) -> None:
         self.passed.append((pid, passed))
@@ -235,22 +243,23 @@ class Stage:
         self, name: str, message: str, *, session: str = "", request_id: str = "", seconds: float = 20.0
     ) -> Reply:
         """Asks an agent over the mesh, once. Raises MeshError."""
-        return await self.mesh.peer(name).ask(message, self._call(session, request_id, seconds))
+        return await self.mesh.peer(name).ask(message, self.call(session, request_id, seconds))
 
     def stream(
         self, name: str, message: str, *, session: str = "", request_id: str = "", seconds: float = 20.0
     ) -> AsyncGenerator[Event, None]:
         """As `ask`, event by event."""
-        return self.mesh.peer(name).stream(message, self._call(session, request_id, seconds))
+        return self.mesh.peer(name).stream(message, self.call(session, request_id, seconds))
 
     @staticmethod
-    def _call(session: str, request_id: str, seconds: float) -> Call:
+    def call(session: str, request_id: str, seconds: float) -> Call:
+        """What a call of so many seconds sends along."""
         deadline = asyncio.get_running_loop().time() + seconds
         return Call(session=session, request_id=request_id, envelope=Envelope(deadline=deadline))
 
     async def close(self) -> None:
         """Ends every process."""
-        for victim in self._all:
+        for victim in self.all:
             await victim.close()
 
 
@@ -260,13 +269,18 @@ def _state_of(pid: int) -> str:
 
 
 @asynccontextmanager
-async def staged(zygote: Zygote, folder: Path, store: str, *, registry: str = "") -> AsyncIterator[Stage]:
-    """An empty mesh in `folder`, which is made, with a registry of its own there unless one is given."""
+async def staged(
+    zygote: Zygote, folder: Path, store: str, *, registry: str = "", lease: float = LEASE_S
+) -> AsyncIterator[Stage]:
+    """An empty mesh in `folder`, which is made, with a registry of its own there unless one is given.
+
+    `lease` (seconds) is for tests in which owners die; in others it leaves no time to a machine that is busy.
+    """
     await asyncio.to_thread(folder.mkdir, parents=True)
     settings = Settings(registry=registry or f"local://{folder}/registry.db", store=store)
     async with AsyncExitStack() as stack:
         mesh = await stack.enter_async_context(Mesh(settings))
-        stage = Stage(zygote, mesh, folder)
+        stage = Stage(zygote, mesh, folder, lease=lease)
         stack.push_async_callback(stage.close)
         yield stage
 

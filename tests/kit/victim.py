@@ -4,6 +4,8 @@ What an agent does is in the message: `pay:7 look:7 helper>post:7 | pay:8` is tw
 side by side; `pay:7:0.1` takes a tenth of a second, `helper>>post:7` does not wait for the helper and `wait:2` waits
 two seconds for all that was given away so. A message without calls is answered at once. The tools `pay` and
 `post` must not run twice, `look` may; each run of a tool is a line of the file `effects` in the folder.
+
+`router` is the router, and `task` a plain service that holds what it is asked as many seconds as the title says.
 """
 
 from __future__ import annotations
@@ -17,16 +19,21 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from kit.dialect_models import model_of
-from kit.points import Killing, KillingAgent, KillingModel, kind_of_key, step_of_turn
+from kit.points import Killing, KillingAgent, KillingModel, Turn, kind_of_key, step_of_turn
+from office.v1 import task_pb2, task_pb2_grpc
 from retinue.agent.limits import Limits
 from retinue.agent.model import Model, ModelRequest, WantedCall
 from retinue.agent.model.scripted import Scripted, call
 from retinue.agent.tools import Invocation, Tool, ToolResult, ToolSpec
+from retinue.router.router import Router
+from retinue.service.chat import Call
 from retinue.service.client import Client
+from retinue.service.errors import Invalid
 from retinue.service.mesh import Mesh
+from retinue.service.part import Part, Service
 from retinue.service.server.pulse import Timing
 from retinue.service.settings import Settings
 from retinue.service.store import Store, open_store
@@ -45,8 +52,10 @@ class Setting:
     """What a victim is told: where the mesh is, what it serves, where its files are, the lease (s) and the budget.
 
     `model` is a dialect and the URL of a scripted server, with a blank between; without it the messages are scripts.
+    `listen` and `advertise` (host:port) are for one who serves a single name.
     """
 
+    life: ClassVar[str] = "victim"
     registry: str
     store: str
     folder: str
@@ -54,6 +63,8 @@ class Setting:
     lease: float = 0.5
     model_calls: int = 25
     model: str = ""
+    listen: str = ""
+    advertise: str = ""
 
     def encode(self) -> str:
         return json.dumps(asdict(self))
@@ -109,11 +120,40 @@ def tools_in(folder: Path) -> list[Tool]:
     return [make("pay", idempotent=False), make("post", idempotent=False), make("look", idempotent=True)]
 
 
+class HoldingTasks(task_pb2_grpc.TaskServicer):
+    """Methods that take as long as the title or the owner says; each that begins is a line of `effects`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    async def Create(self, request: task_pb2.CreateTaskRequest, context: Any) -> task_pb2.TaskItem:
+        with (self._folder / "effects").open("a") as effects:
+            effects.write(f"create\t\t\t{request.title}\n")
+        Turn(self._folder, "task", Call()).passes("create", request.title)
+        await asyncio.sleep(float(request.title))
+        return task_pb2.TaskItem(id="1", title=request.title, owner=str(os.getpid()))
+
+    async def List(self, request: task_pb2.ListTasksRequest, context: Any) -> task_pb2.ListTasksResponse:
+        await asyncio.sleep(float(request.owner or 0))
+        return task_pb2.ListTasksResponse(tasks=[task_pb2.TaskItem(id="1", owner=str(os.getpid()))])
+
+    async def Complete(self, request: task_pb2.CompleteTaskRequest, context: Any) -> task_pb2.TaskItem:
+        raise Invalid("that is no task", field="id")
+
+    async def Delete(self, request: task_pb2.DeleteTaskRequest, context: Any) -> task_pb2.DeleteTaskResponse:
+        return task_pb2.DeleteTaskResponse()
+
+
 async def serve(setting: Setting) -> None:
     """Serves until it is told to end, or dies."""
     folder = Path(setting.folder)
 
-    def agent(name: str, model: Model) -> KillingAgent:
+    async def part(name: str, stack: AsyncExitStack) -> Part:
+        if name == "task":
+            return Service(name, task_pb2_grpc.add_TaskServicer_to_server, HoldingTasks(folder))
+        model = await _open_model(stack, setting.model)
+        if name == "router":
+            return Router(name, model=model)
         limits = Limits(model_calls=setting.model_calls)
         made = KillingAgent(
             name, tools=tools_in(folder), model=KillingModel(model), limits=limits, description=f"{name} of the victims"
@@ -130,8 +170,8 @@ async def serve(setting: Setting) -> None:
                 Client, Killing(mesh.client, kind=lambda name, path, *_: f"{name} {path.rpartition('/')[2]}")
             )
             async with AsyncExitStack() as stack:
-                agents = [agent(name, await _open_model(stack, setting.model)) for name in setting.agents]
-                async with mesh.serve(*agents):
+                parts = [await part(name, stack) for name in setting.agents]
+                async with mesh.serve(*parts, listen=setting.listen or None, advertise=setting.advertise or None):
                     print(SERVING, flush=True)
                     await _end()
 

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -45,14 +45,14 @@ class Zygote:
         if self._process is not None:
             self._process.wait(timeout=30)
 
-    def fork(self, setting: str, *, stdout: int, stderr: int) -> int:
-        """The process id of a new victim with this setting, whose standard streams are these descriptors."""
-        socket.send_fds(self._control, [setting.encode()], [stdout, stderr])
+    def fork(self, life: str, setting: str, *, stdout: int, stderr: int) -> int:
+        """The process id of a new victim or watcher with this setting, whose standard streams are these descriptors."""
+        socket.send_fds(self._control, [f"{life} {setting}".encode()], [stdout, stderr])
         return int(self._control.recv(_BYTES))
 
 
-def breed(control: socket.socket, live: Callable[[str], None]) -> None:
-    """Forks a child that lives `live(setting)` for each request, until the other end is closed."""
+def breed(control: socket.socket, lives: Mapping[str, Callable[[str], None]]) -> None:
+    """Forks a child that lives one of `lives` for each request, until the other end is closed."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries them
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, _BYTES, 2)
@@ -61,7 +61,8 @@ def breed(control: socket.socket, live: Callable[[str], None]) -> None:
         pid = os.fork()
         if pid == 0:
             control.close()
-            _become(live, request.decode(), descriptors)
+            life, _, setting = request.decode().partition(" ")
+            _become(lives[life], setting, descriptors)
         for each in descriptors:
             os.close(each)
         control.send(str(pid).encode())
@@ -93,6 +94,6 @@ if __name__ == "__main__":
     import retinue.service.registry.local
     import retinue.service.store.redis
     import retinue.service.store.sqlite  # noqa: F401
-    from kit import victim
+    from kit import victim, watcher
 
-    breed(socket.socket(fileno=int(sys.argv[1])), victim.run)
+    breed(socket.socket(fileno=int(sys.argv[1])), {"victim": victim.run, "watcher": watcher.run})

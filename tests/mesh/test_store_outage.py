@@ -1,8 +1,9 @@
-"""Redis goes away in the middle of many turns and comes back: nothing that was acknowledged is lost."""
+"""Redis goes away and comes back: nothing that was acknowledged is lost, and nodes say once that they cannot work."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 from itertools import groupby
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import pytest
 from kit.driver import Stage, staged
 from kit.histories import check_effects, check_session, show
 from kit.redis import RedisServer
+from kit.watching import closing, until
 from kit.zygote import Zygote
 
 from retinue.service.chat import Reply, RunState
 from retinue.service.errors import StoreUnavailable
 
 SESSIONS, TURNS = 10, 5
+AWAY_S = 60.0 if os.environ.get("FAULTS") == "all" else 3.0
 WHOLE = ["user", "assistant", "tool", "assistant"]
 
 
@@ -92,3 +95,27 @@ async def check_kept(stage: Stage, outage: Outage) -> None:
                 group = groups.get(reply.run_id, [])
                 kept = [entry.message.role for entry in group] == WHOLE and group[-1].message.text == reply.text
                 assert kept, f"{reply} is not there as it was answered:\n{show(entries)}"
+
+
+@pytest.mark.timeout(AWAY_S + 60)
+async def test_a_node_without_its_store_goes_out_once_and_comes_in_once(
+    zygote: Zygote, tmp_path: Path, redis_server: RedisServer, consul_url: str
+) -> None:
+    async with (
+        asyncio.timeout(AWAY_S + 50),
+        staged(zygote, tmp_path / "stage", redis_server.url, registry=consul_url) as stage,
+        closing(stage.mesh.registry.watch("clerk")) as watch,
+    ):
+        await stage.start("clerk")
+        await until(watch, lambda nodes: len(nodes) == 1 and nodes[0].healthy)
+        await redis_server.stop()
+        assert not (await anext(watch))[0].healthy
+        # Whatever was shown meanwhile would be a transition.
+        shown = asyncio.ensure_future(anext(watch))
+        await asyncio.wait([shown], timeout=AWAY_S)
+        assert not shown.done(), shown.result()
+        await redis_server.start()
+        (node,) = await shown
+        assert node.healthy
+        said = (stage.folder / "clerk.log").read_text()
+        assert said.count("is NOT_SERVING") == said.count("is SERVING again") == 1

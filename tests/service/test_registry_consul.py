@@ -37,10 +37,10 @@ async def registry(consul_url: str) -> AsyncIterator[ConsulRegistry]:
 
 @pytest.fixture
 async def serving() -> AsyncIterator[tuple[grpc.aio.Server, str]]:
-    """A gRPC server whose health is SERVING, and its address."""
+    """A gRPC server whose health says that it is CLERK and SERVING, and its address."""
     server = grpc.aio.server()
     servicer = health.aio.HealthServicer()
-    await servicer.set("", health_pb2.HealthCheckResponse.SERVING)
+    await servicer.set(CLERK.id, health_pb2.HealthCheckResponse.SERVING)
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -67,7 +67,7 @@ async def test_consul_checks_each_node_by_grpc(registry: ConsulRegistry, session
     await registry.register(CLERK)
     (check,) = session_consul.checks()
     seconds = {key: check[key] / 1e9 for key in ("Interval", "Timeout", "DeregisterCriticalServiceAfter")}
-    assert check["GRPC"] == CLERK.address
+    assert check["GRPC"] == f"{CLERK.address}/{CLERK.id}"
     assert seconds == {"Interval": 2, "Timeout": 1, "DeregisterCriticalServiceAfter": 60}
 
 

@@ -70,7 +70,7 @@ class Delegation:
     async def _run(self, invocation: Invocation) -> ToolResult:
         to = self.peers.registered_as(str(invocation.arguments.get("to", "")).strip())
         message = with_context(invocation.arguments["task"], invocation.arguments.get("context", ""))
-        if is_name(to) and await self.peers.is_agent(to):
+        if is_name(to) and to not in self.services and await self.peers.is_agent(to):
             return await self._ask(to, message, invocation)
         if to in self.services:
             return await self._send(Errand(message=message, service=to), invocation)

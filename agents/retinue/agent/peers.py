@@ -81,11 +81,13 @@ class Peers:
         return await self._entered().client.directory.names()
 
     async def is_agent(self, name: str) -> bool:
-        """Whether an agent of that name is registered now, also one that has only just come."""
+        """Whether an agent of that name is registered now, also one that has only just come, or is being restarted."""
+        directory = self._entered().client.directory
         try:
-            nodes = await self._entered().client.directory.nodes(name)
+            nodes = await directory.nodes(name)
         except UnknownName:
-            return False
+            # The call waits for its next node: no sub-agent stands in for it meanwhile.
+            return directory.restarting(name)
         return any(node.type == "agent" for node in nodes)
 
     async def ask(self, to: str, message: str, invocation: Invocation) -> ToolResult:

@@ -22,7 +22,7 @@ from retinue.service.client.metadata import check_metadata
 from retinue.service.client.nodes import Line, Pool
 from retinue.service.client.search import Search
 from retinue.service.envelope import HOP_MARGIN_S, TO, Envelope
-from retinue.service.errors import CallFailed, DeadlinePassed, MeshError, Unsupported, from_rpc
+from retinue.service.errors import CallFailed, DeadlinePassed, MeshError, UnknownName, Unsupported, from_rpc
 from retinue.service.transport import MESSAGE_BYTES
 from retinue.service.wire import usage_of_trailers
 
@@ -194,7 +194,7 @@ class Client:
         lock = self._reading.setdefault(name, asyncio.Lock())
         try:
             async with asyncio.timeout_at(deadline):
-                ids = frozenset(node.id for node in await self.directory.nodes(name))
+                ids = await self._ids(name)
                 await lock.acquire()
         except TimeoutError:
             raise DeadlinePassed(f"{name} did not say in time what it offers") from None
@@ -206,6 +206,15 @@ class Client:
             return endpoints
         finally:
             lock.release()
+
+    async def _ids(self, name: str) -> frozenset[str]:
+        """The nodes of `name`; none while it is being restarted, which a call waits for."""
+        try:
+            return frozenset(node.id for node in await self.directory.nodes(name))
+        except UnknownName:
+            if self.directory.restarting(name):
+                return frozenset()
+            raise
 
     async def _reflect(self, name: str, deadline: float) -> Endpoints:
         time = asyncio.get_running_loop().time

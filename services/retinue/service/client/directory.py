@@ -19,11 +19,16 @@ from retinue.service.registry import Lookup, Node
 
 log = logging.getLogger("retinue.directory")
 
-# Consul allows 200 connections per client address, and a watch holds one.
-WATCHES = 32
+# Consul allows 200 connections per client address, and a watch holds one: with those of the names and of calls under
+# way, that is room for 15 processes on a host.
+WATCHES = 8
 # How old an answer may be where there is no watch, seconds.
 POLL_S = 1.0
 _PAUSE_S = (0.1, 2.0)
+# A name whose last node left no longer ago than this is being restarted, as far as can be told, seconds.
+RESTART_S = 10.0
+# How often a registry that was away is looked at for whether it is whole again, seconds.
+_DOUBT_S = 0.5
 
 T = TypeVar("T")
 Nodes: TypeAlias = tuple[Node, ...]
@@ -41,16 +46,20 @@ class _View(Generic[T]):
         find: Callable[[], Awaitable[T]],
         watch: Callable[[], AsyncIterator[T]],
         changed: Callable[[T], None],
+        rejoining: Callable[[], bool],
+        join: Callable[[T, T], T],
     ) -> None:
         self.value: T | None = None
         self.change = asyncio.Event()
         self._background, self._what = background, what
         self._find, self._watch, self._changed = find, watch, changed
+        self._rejoining, self._join = rejoining, join
         self._time = asyncio.get_running_loop().time
         self._at = 0.0
         self._version = 0
         self._flight: asyncio.Task[T | RegistryUnavailable] | None = None
         self._watcher: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None
 
     @property
     def watched(self) -> bool:
@@ -61,9 +70,7 @@ class _View(Generic[T]):
         # An empty answer is never trusted: what started a moment ago is to be found.
         if self.value and (self._watcher is not None or self._time() - self._at < (POLL_S if age_s is None else age_s)):
             return self.value
-        if self._flight is None:
-            self._flight = self._background.start(self._query())
-        answer = await asyncio.shield(self._flight)
+        answer = await self._ask()
         if not isinstance(answer, RegistryUnavailable):
             return answer
         if not self.value:
@@ -71,6 +78,11 @@ class _View(Generic[T]):
         log.warning("%s: %s; the last answer stays in use", self._what, answer)
         self._at = self._time()
         return self.value
+
+    async def _ask(self) -> T | RegistryUnavailable:
+        if self._flight is None:
+            self._flight = self._background.start(self._query())
+        return await asyncio.shield(self._flight)
 
     async def _query(self) -> T | RegistryUnavailable:
         version = self._version
@@ -82,7 +94,7 @@ class _View(Generic[T]):
             self._flight = None
         # A watch that spoke meanwhile knows better than an answer that was under way.
         if version == self._version:
-            self._keep(value)
+            return self._keep(value)
         return value
 
     def watch(self) -> None:
@@ -109,15 +121,27 @@ class _View(Generic[T]):
             await asyncio.sleep(pause)
             pause = min(pause * 2, _PAUSE_S[1])
 
-    def _keep(self, value: T) -> None:
+    def _keep(self, value: T) -> T:
         self._at = self._time()
         self._version += 1
-        if value == self.value:
-            return
-        self.value = value
-        self.change.set()
-        self.change = asyncio.Event()
-        self._changed(value)
+        if self.value and self._rejoining() and value != (joined := self._join(self.value, value)):
+            value = joined
+            if self._doubt is None:
+                self._doubt = self._background.start(self._settle())
+        if value != self.value:
+            self.value = value
+            self.change.set()
+            self.change = asyncio.Event()
+            self._changed(value)
+        return value
+
+    async def _settle(self) -> None:
+        """Asks again once the registry is whole: what is missing then is gone."""
+        while True:
+            await asyncio.sleep(_DOUBT_S)
+            if not self._rejoining() and not isinstance(await self._ask(), RegistryUnavailable):
+                break
+        self._doubt = None
 
 
 class Directory:
@@ -129,6 +153,7 @@ class Directory:
         self._views: dict[str, _View[Nodes]] = {}
         self._names: _View[Mapping[str, str]] | None = None
         self._listeners: list[Listener] = []
+        self._left: dict[str, float] = {}
 
     async def __aenter__(self) -> Self:
         await self._background.__aenter__()
@@ -169,6 +194,10 @@ class Directory:
             self._views.pop(name, None)
         return nodes
 
+    def restarting(self, name: str) -> bool:
+        """Whether `name` had nodes until a moment ago, so that another is likely to come."""
+        return asyncio.get_running_loop().time() - self._left.get(name, float("-inf")) < RESTART_S
+
     def cached(self, name: str) -> Nodes | None:
         """The nodes under `name` where they are watched; None or empty where `nodes` must be asked."""
         view = self._views.get(name)
@@ -183,6 +212,8 @@ class Directory:
                 find=self._registry.names,
                 watch=self._registry.watch_names,
                 changed=lambda _: None,
+                rejoining=lambda: self._registry.rejoining,
+                join=lambda old, new: {**old, **new},
             )
         names = await self._names.get()
         self._names.watch()
@@ -215,6 +246,10 @@ class Directory:
         check_name(name)
 
         def tell(nodes: Nodes) -> None:
+            if nodes:
+                self._left[name] = float("inf")
+            elif self._left.get(name) == float("inf"):
+                self._left[name] = asyncio.get_running_loop().time()
             for listener in self._listeners:
                 listener(name, nodes)
 
@@ -224,6 +259,8 @@ class Directory:
             find=lambda: self._registry.find(name),
             watch=lambda: self._registry.watch(name),
             changed=tell,
+            rejoining=lambda: self._registry.rejoining,
+            join=_joined,
         )
 
     def _room(self) -> bool:
@@ -236,6 +273,11 @@ class Directory:
             return False
         self._views.pop(gone).unwatch()
         return True
+
+
+def _joined(old: Nodes, new: Nodes) -> Nodes:
+    nodes = {node.id: node for node in (*old, *new)}
+    return tuple(nodes[node_id] for node_id in sorted(nodes))
 
 
 def _usable(names: Mapping[str, str]) -> Mapping[str, str]:

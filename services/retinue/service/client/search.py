@@ -44,8 +44,8 @@ class Search:
     async def next(self) -> Line:
         """A line that is ready to be sent on.
 
-        Raises UnknownName, RegistryUnavailable, NoNode when every node refused for min(deadline, WAIT_S), or the
-        last error of a node that answered.
+        Raises UnknownName, RegistryUnavailable, NoNode when every node refused for min(deadline, WAIT_S) or the last
+        one left a moment ago and none came, or the last error of a node that answered.
         """
         nodes: Nodes = self._directory.cached(self._name) or await self._look_up()
         while True:
@@ -74,6 +74,10 @@ class Search:
                 return await self._directory.nodes(self._name)
         except TimeoutError:
             raise RegistryUnavailable(f"the registry did not say in time where {self._name} is") from None
+        except UnknownName:
+            if self._until is None and not self._directory.restarting(self._name):
+                raise
+            return ()
 
     def _give_up_at(self) -> float:
         if self._until is None:
@@ -96,7 +100,4 @@ class Search:
             raise NoNode(f"{self._name} is known, but no node of it answers ({where})")
         self._pause = min(self._pause * 2, _PAUSE_S[1])
         self._tried.clear()
-        try:
-            return await self._look_up()
-        except UnknownName:
-            return ()
+        return await self._look_up()

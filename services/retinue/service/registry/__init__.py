@@ -55,6 +55,11 @@ class Registrar(Protocol):
 class Lookup(Protocol):
     """Where a caller finds nodes."""
 
+    @property
+    def rejoining(self) -> bool:
+        """Whether it was away until a moment ago: a node that is not listed may only not have registered again yet."""
+        ...
+
     async def find(self, name: str) -> tuple[Node, ...]:
         """Every node registered under `name`, healthy or not, ordered by id; empty when there is none."""
         ...

@@ -6,6 +6,7 @@ Services that somebody registered by hand are found too; Consul's own is not. It
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import warnings
@@ -21,6 +22,7 @@ import consul.aio
 from retinue.service.errors import Invalid, RegistryUnavailable
 from retinue.service.registry import Node
 from retinue.service.registry.metadata import pack, tags_of, type_of, unpack
+from retinue.service.registry.outage import Outage
 from retinue.service.settings import host_and_port, masked
 
 log = logging.getLogger("retinue.registry")
@@ -34,6 +36,9 @@ WAIT_S = 30
 # A watch asks again only after so long, so that a storm of changes is a few answers.
 GAP_S = 0.05
 BACKOFF_S = (0.1, 2.0)
+# How many calls of a process are under way at once, watches not counted: Consul allows 200 connections per client
+# address, which the processes of a machine share.
+CALLS = 3
 
 
 class ConsulRegistry:
@@ -51,6 +56,8 @@ class ConsulRegistry:
         self._wait = wait
         self._opened: Any = None
         self._away = False
+        self._outage = Outage()
+        self._calls = asyncio.Semaphore(CALLS)
 
     async def __aenter__(self) -> ConsulRegistry:
         with warnings.catch_warnings():
@@ -68,17 +75,22 @@ class ConsulRegistry:
         if opened is not None:
             await opened.close()
 
+    @property
+    def rejoining(self) -> bool:
+        return self._outage.recent
+
     async def register(self, node: Node) -> None:
         known = await self._known(node)
         if known is not None and _same(known, node):
             return
         host, port = host_and_port(node.address, field="address")
-        check = consul.Check.grpc(node.address, "2s", timeout="1s", deregister="1m")
+        # By its id: whoever has the address of a dead node later must not keep that one healthy and listed.
+        check = consul.Check.grpc(f"{node.address}/{node.id}", "2s", timeout="1s", deregister="1m")
         # A server registers once it is SERVING; Consul would call it critical until the first check.
         check["status"] = "passing"
         # Consul answers once its catalogue has it too.
         await self._call(
-            self._consul.agent.service.register(
+            lambda: self._consul.agent.service.register(
                 node.name,
                 service_id=node.id,
                 address=host,
@@ -92,13 +104,13 @@ class ConsulRegistry:
 
     async def deregister(self, node: Node) -> None:
         if await self._known(node) is not None:
-            await self._call(self._consul.agent.service.deregister(node.id))
+            await self._call(self._consul.agent.service.deregister, node.id)
 
     async def find(self, name: str) -> tuple[Node, ...]:
-        return _nodes((await self._call(self._health(name)))[1])
+        return _nodes((await self._call(self._health, name))[1])
 
     async def names(self) -> Mapping[str, str]:
-        return _types((await self._call(self._consul.catalog.services()))[1])
+        return _types((await self._call(self._consul.catalog.services))[1])
 
     def watch(self, name: str) -> AsyncIterator[tuple[Node, ...]]:
         return self._follow(lambda index: self._health(name, index), _nodes)
@@ -115,7 +127,7 @@ class ConsulRegistry:
     async def _known(self, node: Node) -> Mapping[str, Any] | None:
         """What the agent holds under the node's id. (py-consul's look-up of one service would send no token.)"""
         services: dict[str, Any] | None = await self._call(
-            self._consul.agent.services(filter_expr=f'ID == "{node.id}"')
+            lambda: self._consul.agent.services(filter_expr=f'ID == "{node.id}"')
         )
         if services is None:
             raise self._unavailable("it lists no services; is that a Consul?")
@@ -128,14 +140,14 @@ class ConsulRegistry:
     async def _follow(
         self, ask: Callable[[int | None], Awaitable[tuple[str, Any]]], view: Callable[[Any], T]
     ) -> AsyncIterator[T]:
-        index, raw = _step(None, await self._call(ask(None)))
+        index, raw = _step(None, await self._call(ask, None))
         shown = view(raw)
         yield shown
         delay = BACKOFF_S[0]
         while True:
             await asyncio.sleep(GAP_S)
             try:
-                index, raw = _step(index, await self._call(ask(index), waiting=True))
+                index, raw = _step(index, await self._call(ask, index, waiting=True))
             except RegistryUnavailable as error:
                 if not self._away:
                     self._away = True
@@ -152,13 +164,16 @@ class ConsulRegistry:
                 shown = now
                 yield shown
 
-    async def _call(self, answer: Awaitable[T], *, waiting: bool = False) -> T:
+    async def _call(self, ask: Callable[..., Awaitable[T]], *args: object, waiting: bool = False) -> T:
         within = self._timeout + (self._wait * 17 / 16 if waiting else 0)
         try:
-            async with asyncio.timeout(within):
-                return await answer
+            async with asyncio.timeout(within), contextlib.nullcontext() if waiting else self._calls:
+                result = await ask(*args)
         except (aiohttp.ClientError, OSError, TimeoutError, consul.ConsulException) as error:
+            self._outage.begin()
             raise self._unavailable(str(error) or f"no answer within {within:g} s") from error
+        self._outage.end()
+        return result
 
     def _unavailable(self, cause: str) -> RegistryUnavailable:
         return RegistryUnavailable(

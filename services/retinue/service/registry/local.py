@@ -22,6 +22,7 @@ from typing import TypeVar
 from retinue.service.errors import RegistryUnavailable
 from retinue.service.registry import HEARTBEAT_S, TTL_S, Node
 from retinue.service.registry.listing import nodes_of, types_of
+from retinue.service.registry.outage import Outage
 
 log = logging.getLogger("retinue.registry")
 
@@ -50,7 +51,9 @@ class LocalRegistry:
         self, path: Path, *, heartbeat: float = HEARTBEAT_S, ttl: float = TTL_S, patience: float = PATIENCE_S
     ) -> None:
         self.url = f"local://{path}"
-        self._file = _NodeFile(path, ttl=ttl)
+        self._outage = Outage()
+        # A file that somebody deleted knows nobody any more, as a registry does that restarted empty.
+        self._file = _NodeFile(path, ttl=ttl, lost=self._outage.begin)
         self._healthy_s = 2.25 * heartbeat
         self._ttl = ttl
         self._patience = patience
@@ -58,6 +61,10 @@ class LocalRegistry:
         self._read: tuple[tuple[Node, float], ...] = ()
         self._read_at = float("-inf")
         self._away = False
+
+    @property
+    def rejoining(self) -> bool:
+        return self._outage.recent
 
     async def __aenter__(self) -> LocalRegistry:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="registry")
@@ -127,9 +134,10 @@ class LocalRegistry:
         give_up, delay = loop.time() + self._patience, 0.005
         while True:
             try:
-                return await loop.run_in_executor(self._thread, work)
+                result = await loop.run_in_executor(self._thread, work)
             except (sqlite3.Error, OSError) as error:
                 if not _busy(error):
+                    self._outage.begin()
                     raise RegistryUnavailable(
                         f"registry {self.url} cannot be used ({error}); check the path, or stop the mesh and "
                         "delete the file: every node registers again by itself"
@@ -139,6 +147,9 @@ class LocalRegistry:
                         f"registry {self.url} was kept busy by other processes for {self._patience:g} s; try again",
                         retry_after=1.0,
                     ) from error
+            else:
+                self._outage.end()
+                return result
             await asyncio.sleep(random.uniform(0.5, 1.0) * delay)
             delay = min(2 * delay, 0.2)
 
@@ -151,8 +162,9 @@ def _busy(error: Exception) -> bool:
 class _NodeFile:
     """The file itself, blocking; only ever touched by the registry's own thread. It opens itself at the first use."""
 
-    def __init__(self, path: Path, *, ttl: float) -> None:
+    def __init__(self, path: Path, *, ttl: float, lost: Callable[[], None]) -> None:
         self._path = path
+        self._lost = lost
         self._ttl = ttl
         self._connection: sqlite3.Connection | None = None
         self._inode = 0
@@ -189,8 +201,10 @@ class _NodeFile:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection:
-        if self._connection is not None and not self._replaced():
-            return self._connection
+        if self._connection is not None:
+            if not self._replaced():
+                return self._connection
+            self._lost()
         self.close()
         # Made first, so that the file and those that SQLite puts beside it are nobody else's to read.
         os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -20,6 +20,7 @@ class MemoryRegistry:
     """One list of nodes. It may be shared by several meshes of one process, each of which may enter it."""
 
     url = "memory:"
+    rejoining = False
 
     def __init__(self) -> None:
         self._nodes: dict[str, Node] = {}

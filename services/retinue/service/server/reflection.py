@@ -20,7 +20,10 @@ ALWAYS = frozenset((HEALTH, _V1ALPHA, _V1))
 
 
 class Health:
-    """The health of a server: one state for "" and each of its services."""
+    """The health of a server: one state for "", each of its services, and its node id once it has one.
+
+    Who asks for the id of a node learns whether it is still that node which answers at an address.
+    """
 
     def __init__(self, services: Iterable[str]) -> None:
         self._services = ("", *services)
@@ -29,6 +32,10 @@ class Health:
     def add_to(self, server: grpc.aio.Server) -> None:
         """Makes `server` answer grpc.health.v1."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
+
+    def add_node(self, node_id: str) -> None:
+        """The node has the state of the server, from the next report on."""
+        self._services = (*self._services, node_id)
 
     async def report(self, serving: bool) -> None:
         """Sets the state of all services; who watches them is told."""
