@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import grpc
-from bench import models, sessions
+from bench import models, names, sessions
 from bench.stage import Child, child, redis
 
 from retinue.v1 import agent_pb2, agent_pb2_grpc
@@ -164,4 +164,5 @@ def report(subjects: list[Subject]) -> None:
 if __name__ == "__main__":
     report(asyncio.run(measure()))
     asyncio.run(sessions.measure())
+    asyncio.run(names.measure())
     asyncio.run(models.measure())

@@ -1,7 +1,7 @@
 """The measured side of the bench: one server per process, which says its address and, when asked, its CPU time.
 
-Usage: child.py echo | model | agent MODEL_URL STORE. Each line on standard input is answered with the seconds of CPU
-used so far; the end of the input ends the process. It measures nothing by itself.
+Usage: child.py echo | model | agent MODEL_URL STORE [REGISTRY]. Each line on standard input is answered with the
+seconds of CPU used so far; the end of the input ends the process. It measures nothing by itself.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ async def model() -> None:
     server.close()
 
 
-async def agent(model_url: str, store: str) -> None:
+async def agent(model_url: str, store: str, registry: str = "memory:") -> None:
     from retinue.agent import Agent, tool
     from retinue.service import Mesh
 
@@ -127,7 +127,7 @@ async def agent(model_url: str, store: str) -> None:
         return what
 
     os.environ["OPENAI_BASE_URL"] = model_url
-    async with Mesh.connect("memory:", store=store) as mesh:
+    async with Mesh.connect(registry, store=store) as mesh:
         clerk, helper = (
             Agent(name, "You answer.", model="openai/bench", api_key="none", tools=[look])
             for name in ("clerk", "helper")

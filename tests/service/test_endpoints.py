@@ -16,6 +16,7 @@ from kit.protos import compile_pool
 
 from office.v1 import task_pb2
 from retinue.service.client import Client
+from retinue.service.client.descriptors import read_services
 from retinue.service.client.endpoints import Endpoints
 from retinue.service.errors import CallFailed, Invalid, UnknownName, Unsupported
 
@@ -280,6 +281,16 @@ async def test_a_server_with_v1_alone_and_files_one_by_one_is_read() -> None:
     async with serving(Tasks().add, only_v1) as address, client_of(await registered("task", address)) as client:
         assert (await client.call("task", "Task.Create", {"title": "milk"}))["title"] == "milk"
     assert asked == ["list_services", "file_containing_symbol", "file_by_filename", "file_by_filename"]
+
+
+async def test_a_server_that_has_only_the_older_reflection_is_read_every_time(pool: DescriptorPool) -> None:
+    async with (
+        serving(clock(pool), names=("probe.Clock",), pool=pool) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        # Many at once: a refusal is then likely to come before the first question is written.
+        for found in await asyncio.gather(*(read_services(channel, timeout=30) for _ in range(300))):
+            assert [service.full_name for service in found] == ["probe.Clock"]
 
 
 async def test_a_service_without_reflection_is_refused_in_words() -> None:

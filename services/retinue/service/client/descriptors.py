@@ -49,17 +49,22 @@ class _Reader:
     def __init__(
         self, channel: grpc.aio.Channel, path: str, *, timeout: float, metadata: Sequence[tuple[str, str]]
     ) -> None:
-        self._method = channel.stream_stream(
-            path,
-            request_serializer=wire.ServerReflectionRequest.SerializeToString,
-            response_deserializer=wire.ServerReflectionResponse.FromString,
-        )
+        serializer = wire.ServerReflectionRequest.SerializeToString
+        deserializer = wire.ServerReflectionResponse.FromString
+        self._method = channel.stream_stream(path, serializer, deserializer)
+        # The same on the wire, for one question: it leaves with the head of the call. A question that is written after
+        # a refusal came would be INTERNAL (github.com/grpc/grpc/issues/36066), and the refusal lost.
+        self._first = channel.unary_stream(path, serializer, deserializer)
         self._timeout, self._metadata = timeout, metadata
         self._files: dict[str, FileDescriptorProto] = {}
 
     async def services(self) -> tuple[ServiceDescriptor, ...]:
-        (listed,) = await self._ask([wire.ServerReflectionRequest(list_services="*")])
-        names = [service.name for service in listed.list_services_response.service]
+        every = wire.ServerReflectionRequest(list_services="*")
+        names = [
+            service.name
+            async for listed in self._first(every, timeout=self._timeout, metadata=self._metadata)
+            for service in listed.list_services_response.service
+        ]
         names = [name for name in names if not name.startswith(_HIDDEN)]
         answers = await self._ask([wire.ServerReflectionRequest(file_containing_symbol=name) for name in names])
         files = [self._keep(answer) for answer in answers]

@@ -116,8 +116,7 @@ class Pipeline:
         """Whether there is a connection; without one the batch has failed."""
         try:
             if self._connection.is_connected:
-                # Something to read while nothing was asked: the other end has closed, or is out of step.
-                if not await self._connection.can_read():
+                if await self._silent():
                     return True
                 await self._connection.disconnect(nowait=True)
             async with asyncio.timeout(self._connect_timeout):
@@ -131,6 +130,16 @@ class Pipeline:
             why = str(fault) or f"silent for {self._connect_timeout:g} s"
             self._fail(f"does not answer: {why}; start it, or correct RETINUE_STORE", fault)
         return False
+
+    async def _silent(self) -> bool:
+        """Whether there is nothing to read while nothing was asked: else the other end has closed, or is out of step.
+
+        redis-py tells an end as something to read, and since 8.2 as a fault.
+        """
+        try:
+            return not await self._connection.can_read()
+        except _FAULTS:
+            return False
 
     async def _exchange(self) -> None:
         """Sends the batch and settles each command; a fault of the connection fails those without a reply."""
