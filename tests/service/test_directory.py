@@ -137,13 +137,30 @@ async def test_a_registry_that_went_away_leaves_the_last_answer() -> None:
 
 async def test_a_polled_name_survives_the_registry_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WATCHES", 0)
-    monkeypatch.setattr(module, "POLL_S", 0.0)
+    monkeypatch.setattr(module, "STALE_S", 0.0)
     registry = Counted(TASK)
     async with Directory(registry) as directory:
         await directory.nodes("task")
         registry.away = True
         assert await directory.nodes("task") == (TASK,)
     assert registry.finds == ["task", "task"]
+
+
+async def test_a_polled_name_is_answered_at_once_while_it_is_asked_for_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "WATCHES", 0)
+    monkeypatch.setattr(module, "POLL_S", 0.0)
+    registry = Counted(TASK)
+    moved, told = node("task", "127.0.0.1:2"), asyncio.Event()
+    async with Directory(registry) as directory:
+        await directory.nodes("task")
+        directory.listen(lambda _, nodes: told.set() if moved in nodes else None)
+        await registry.register(moved)
+        known = await asyncio.gather(*(directory.nodes("task") for _ in range(50)))
+        assert set(known) == {(TASK,)}
+        async with asyncio.timeout(5):
+            await told.wait()
+        assert registry.finds == ["task", "task"]
+        assert moved in await directory.nodes("task")
 
 
 async def test_a_look_takes_an_answer_of_the_age_it_allows_and_starts_no_watch() -> None:

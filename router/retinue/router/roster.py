@@ -5,6 +5,7 @@ It reads the directory at each message and keeps nothing, so that agents may joi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -46,11 +47,13 @@ async def read_roster(directory: Directory) -> Roster:
     names = await directory.names()
     agents: list[Candidate] = []
     silent: list[str] = []
-    for name in sorted(name for name, kind in names.items() if kind == "agent"):
-        try:
-            nodes = await directory.nodes(name)
-        except UnknownName:
+    named = sorted(name for name, kind in names.items() if kind == "agent")
+    answers = await asyncio.gather(*(directory.nodes(name) for name in named), return_exceptions=True)
+    for name, nodes in zip(named, answers, strict=True):
+        if isinstance(nodes, UnknownName):
             continue  # it left between the two questions
+        if isinstance(nodes, BaseException):
+            raise nodes
         sound = [node for node in nodes if node.healthy]
         if sound:
             agents.append(Candidate(name, sound[0].services, sound[0].description))

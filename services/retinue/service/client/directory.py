@@ -22,8 +22,9 @@ log = logging.getLogger("retinue.directory")
 # Consul allows 200 connections per client address, and a watch holds one: with those of the names and of calls under
 # way, that is room for 15 processes on a host.
 WATCHES = 8
-# How old an answer may be where there is no watch, seconds.
-POLL_S = 1.0
+# How old an answer may be where there is no watch, seconds. One that is older is asked for anew; until STALE_S it is
+# used meanwhile, so that a caller waits for the registry only after a pause.
+POLL_S, STALE_S = 1.0, 4.0
 _PAUSE_S = (0.1, 2.0)
 # A name whose last node left no longer ago than this is being restarted, as far as can be told, seconds.
 RESTART_S = 10.0
@@ -66,9 +67,15 @@ class _View(Generic[T]):
         return self._watcher is not None
 
     async def get(self, *, age_s: float | None = None) -> T:
-        """The last answer while it is fresh; else a new one, asked for once however many wait for it."""
+        """The last answer while it is fresh; else a new one, asked for once however many wait for it.
+
+        `age_s` is for callers who are to see no older answer than that.
+        """
+        age = 0.0 if self._watcher is not None else self._time() - self._at
         # An empty answer is never trusted: what started a moment ago is to be found.
-        if self.value and (self._watcher is not None or self._time() - self._at < (POLL_S if age_s is None else age_s)):
+        if self.value and age < (STALE_S if age_s is None else age_s):
+            if age_s is None and age >= POLL_S and self._flight is None:
+                self._flight = self._background.start(self._query())
             return self.value
         answer = await self._ask()
         if not isinstance(answer, RegistryUnavailable):
